@@ -1,0 +1,45 @@
+# Two commands do everything, set-up included: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+NEWER := .venv-3.12
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test test-newer lint bench clean
+
+demo: $(VENV)/examples.stamp
+	$(VENV)/bin/python examples/demo.py
+
+test: lint $(VENV)/tests.stamp
+	$(VENV)/bin/python -m pytest
+	@if newer="$$(.ci/find-python 3.12)"; then \
+	  $(MAKE) test-newer NEWER_PYTHON="$$newer"; \
+	else \
+	  echo "No Python 3.12 here: the tests ran on one version only."; \
+	fi
+
+test-newer: $(NEWER)/tests.stamp
+	$(NEWER)/bin/python -m pytest
+
+lint: $(VENV)/tests.stamp
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/benchmarks.stamp
+	$(VENV)/bin/python benchmarks/throughput.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/%.stamp: pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python $(PIP_INSTALL) -e '.[$*]'
+	touch $@
+
+$(NEWER)/tests.stamp: pyproject.toml
+	$(NEWER_PYTHON) -m venv $(NEWER)
+	$(NEWER)/bin/python $(PIP_INSTALL) -e '.[tests]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(NEWER) build dist *.egg-info

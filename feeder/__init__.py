@@ -1,0 +1,42 @@
+"""Keeps JAX accelerators fed: deterministic batches from worker processes, placed on devices.
+
+The way of a batch, room by room::
+
+    plan      which records make up batch k?            pure
+    produce   who builds it, and where?                 worker processes, slots
+    collect   in which order do batches come out?       pure
+    place     how does it reach its devices?            the only room that imports jax
+    monitor   where does the time go?
+
+``sources`` says where records live, ``loader`` checks the arguments and owns the workers,
+``iterator`` moves batches through the rooms, ``errors`` is all that can go wrong.
+"""
+
+from feeder.errors import (
+    ClosedError,
+    FeederError,
+    MemoryLimitError,
+    RecordError,
+    RecordMismatchError,
+    StateError,
+    WorkerDiedError,
+)
+from feeder.iterator import BatchIterator
+from feeder.loader import DataLoader
+from feeder.monitor import Stats
+from feeder.produce.transforms import RandomMap
+
+__all__ = [
+    "BatchIterator",
+    "ClosedError",
+    "DataLoader",
+    "FeederError",
+    "MemoryLimitError",
+    "RandomMap",
+    "RecordError",
+    "RecordMismatchError",
+    "StateError",
+    "Stats",
+    "WorkerDiedError",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,147 @@
+"""Everything that can go wrong while batches flow.
+
+::
+
+    FeederError
+    ├── RecordError            a record could not be built: step, position, index
+    │   └── RecordMismatchError    its leaf differs in shape, dtype or structure
+    ├── WorkerDiedError        workers died and the chunk could not be finished
+    ├── MemoryLimitError       the slots would pass ``max_memory_bytes``
+    ├── StateError             a saved state does not fit this loader (a ValueError too)
+    └── ClosedError            ``next()`` after ``close()``
+
+Bad arguments are no FeederError: constructors raise ValueError or TypeError before any
+process starts. An exception raised by user code arrives as its own type; the
+`RecordError` that says where it happened is its ``__cause__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class FeederError(Exception):
+    """Base class of every failure at run time."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default would call the class with the message alone; fields are keyword-only.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[FeederError], args: tuple[Any, ...], fields: dict[str, Any]) -> FeederError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class RecordError(FeederError):
+    """A record could not be read, transformed or collated.
+
+    Attributes:
+        step: Step of the batch that the record belongs to.
+        position: Place of the record in the run's global order; None where the failure
+            concerns the whole batch (``read(indices)``, ``collate``, ``batch_transforms``).
+        index: Index of the record in the source; None as above.
+        stage: ``"read"``, ``"transform"``, ``"collate"`` or ``"batch_transform"``.
+        worker_traceback: Traceback of the exception as text, where it was raised.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        step: int,
+        stage: str,
+        position: int | None = None,
+        index: int | None = None,
+        worker_traceback: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.step = step
+        self.stage = stage
+        self.position = position
+        self.index = index
+        self.worker_traceback = worker_traceback
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}\n\n{self.worker_traceback.rstrip()}" if self.worker_traceback else text
+
+
+class RecordMismatchError(RecordError):
+    """A record's leaf differs in shape or dtype, or its structure differs, from its batch.
+
+    Attributes:
+        leaf: The leaf, as an expression on the record: ``record['image']``.
+        expected: Shape, dtype or structure of the batch's first record.
+        got: The same of this record.
+    """
+
+    def __init__(
+        self, message: str, *, leaf: str, expected: object, got: object, **where: Any
+    ) -> None:
+        super().__init__(message, **where)
+        self.leaf = leaf
+        self.expected = expected
+        self.got = got
+
+
+class WorkerDiedError(FeederError):
+    """Workers died, and starting others again could not help.
+
+    Attributes:
+        step: Step whose chunk could not be finished; None where workers died while starting.
+        indices: Record indices of that chunk.
+        exit_codes: Exit code of each death, oldest first; -N for signal N, as in `subprocess`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        step: int | None,
+        indices: Sequence[int] = (),
+        exit_codes: Sequence[int] = (),
+    ) -> None:
+        super().__init__(message)
+        self.step = step
+        self.indices = list(indices)
+        self.exit_codes = list(exit_codes)
+
+
+class MemoryLimitError(FeederError):
+    """One more slot would pass ``max_memory_bytes``.
+
+    Attributes:
+        needed_bytes: Size of the slot that was asked for.
+        held_bytes: Size of the slots in use.
+        limit_bytes: ``max_memory_bytes``.
+    """
+
+    def __init__(
+        self, message: str, *, needed_bytes: int, held_bytes: int, limit_bytes: int
+    ) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.held_bytes = held_bytes
+        self.limit_bytes = limit_bytes
+
+
+class StateError(FeederError, ValueError):
+    """A saved state is damaged, or belongs to another sequence of batches.
+
+    Attributes:
+        mismatches: ``{field: (saved, present)}``; empty where the state is damaged.
+    """
+
+    def __init__(
+        self, message: str, *, mismatches: dict[str, tuple[object, object]] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.mismatches = mismatches or {}
+
+
+class ClosedError(FeederError):
+    """The loader or iterator was closed."""

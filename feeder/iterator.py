@@ -1,0 +1,237 @@
+"""The way of a batch: plan → produce → collect → place, pumped by ``next()``.
+
+Guarantees:
+    * Batches leave in step order, each once. An iterator that raised goes on exactly where the
+      batch is missing: the next ``next()`` builds that very batch again.
+    * State speaks of the batches that the user got, not of those built or placed ahead.
+    * ``next()`` waits for nothing but the batch that comes next, and for it only together with
+      the end of whoever builds it.
+
+Owner:
+    The iterator owns its session at the producer; ``close`` gives it up. The producer, with its
+    workers, is the loader's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from feeder.collect.collector import Collector
+from feeder.errors import ClosedError
+from feeder.monitor import Stats
+from feeder.plan import state
+from feeder.plan.batches import BatchPlan, Planner
+from feeder.plan.schedule import Cursor
+from feeder.produce.failures import Failure
+from feeder.produce.session import Outcome, Producer
+
+if TYPE_CHECKING:
+    from feeder.place.placer import Placer
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of one loader, wired.
+
+    Attributes:
+        planner: Plans the local batches.
+        identity: What a state must match.
+        producer: Builds them.
+        placer: Places them; None: they stay on the host.
+        window: Batches asked of the producer at one time.
+        batches_ahead: Batches placed ahead of the one delivered.
+    """
+
+    planner: Planner
+    identity: state.Identity
+    producer: Producer
+    placer: Placer | None
+    window: int
+    batches_ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A batch ready for the user, or what to raise in its place."""
+
+    batch: Any
+    error: BaseException | None
+    after: Cursor
+
+
+class BatchIterator(Iterator[Any]):
+    """Delivers batches in step order; made by ``iter(loader)``.
+
+    A context manager, whose end closes it.
+    """
+
+    def __init__(self, stages: Stages, start: Cursor, owner: object) -> None:
+        self._stages = stages
+        self._owner = owner  # the loader, and with it the workers, live as long as this
+        self._cursor = start
+        self._closed = False
+        self._began_ns: int | None = None
+        self._wait_ns = self._place_ns = self._delivered = 0
+        self._stage_ns = [0, 0, 0, 0]
+        self._start()
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Any:
+        """The next batch: a pytree of `jax.Array`, or of NumPy arrays without a sharding.
+
+        The batch is the caller's: its memory is not used again while any array on it lives,
+        and NumPy arrays may be written to.
+
+        Raises:
+            StopIteration: All epochs are over.
+            ClosedError: The iterator or its loader was closed.
+            WorkerDiedError: Workers kept dying.
+            MemoryLimitError: The batches kept by the caller fill ``max_memory_bytes``.
+            RecordMismatchError: Records of one batch differ in shape, dtype or structure.
+            Exception: Whatever user code raised, caused by a `RecordError` that says where.
+        """
+        if self._closed:
+            raise ClosedError("the iterator was closed; make a new one with iter(loader)")
+        began = time.perf_counter_ns()
+        if self._began_ns is None:
+            self._began_ns = began
+        try:
+            self._submit()
+            while not self._ready:
+                if self._collector.ready:
+                    self._place_next()
+                elif len(self._collector):
+                    self._session.wait()
+                    self._take()
+                else:
+                    raise StopIteration
+            ready = self._ready.popleft()
+            if ready.error is not None:
+                raise ready.error
+            self._go_ahead()
+            self._cursor = ready.after
+            self._delivered += 1
+            return ready.batch
+        except StopIteration:
+            raise
+        except BaseException:
+            # Whatever was under way is given up, and planned anew from the last delivery.
+            self._session.close()
+            self._start()
+            raise
+        finally:
+            self._wait_ns += time.perf_counter_ns() - began
+
+    def get_state(self) -> dict[str, Any]:
+        """The place after the last batch delivered: a small JSON-able dict.
+
+        It is the same on every process, and holds for any number of workers and processes.
+        """
+        return state.save(self._cursor, self._stages.identity)
+
+    def set_state(self, saved: object) -> None:
+        """Goes on with the batch that follows the one after which ``saved`` was taken.
+
+        Args:
+            saved: What `get_state` returned, perhaps through JSON.
+
+        Raises:
+            StateError: It is damaged, or belongs to another sequence of batches: another
+                source length, batch size, seed, shuffle or last_batch.
+            ClosedError: The iterator was closed.
+        """
+        if self._closed:
+            raise ClosedError("the iterator was closed; make a new one with iter(loader)")
+        self._cursor = state.restore(saved, self._stages.identity)
+        self._session.close()
+        self._start()
+
+    def stats(self) -> Stats:
+        """What was measured since the first ``next()``."""
+        read, transform, collate, batch_transform = (spent / 1e9 for spent in self._stage_ns)
+        elapsed = 0 if self._began_ns is None else time.perf_counter_ns() - self._began_ns
+        return Stats(
+            batches=self._delivered,
+            elapsed_s=elapsed / 1e9,
+            wait_s=self._wait_ns / 1e9,
+            place_s=self._place_ns / 1e9,
+            read_s=read,
+            transform_s=transform,
+            collate_s=collate,
+            batch_transform_s=batch_transform,
+            restarts=self._stages.producer.num_restarts,
+        )
+
+    def close(self) -> None:
+        """Gives up what was built ahead. Batches delivered stay valid. Idempotent."""
+        self._closed = True
+        self._session.close()
+        self._ready.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        """Begins anew at the cursor, with nothing under way."""
+        self._session = self._stages.producer.session()
+        self._plans = self._stages.planner.batches(self._cursor)
+        self._asked: dict[int, BatchPlan] = {}
+        self._collector: Collector[Outcome] = Collector()
+        self._ready: deque[_Ready] = deque()
+
+    def _submit(self) -> None:
+        while len(self._collector) < self._stages.window:
+            plan = next(self._plans, None)
+            if plan is None:
+                return
+            step = plan.chunk.step
+            self._asked[step] = plan
+            self._collector.expect(step)
+            self._session.submit(plan.chunk)
+
+    def _take(self) -> None:
+        for step, outcome in self._session.take():
+            self._collector.arrive(step, outcome)
+
+    def _go_ahead(self) -> None:
+        """Keeps workers and transfers busy while the caller computes."""
+        self._submit()
+        if self._stages.batches_ahead:
+            self._session.poll()
+            self._take()
+        while self._collector.ready and len(self._ready) < self._stages.batches_ahead:
+            self._place_next()
+
+    def _place_next(self) -> None:
+        step, outcome = self._collector.pop()
+        plan = self._asked.pop(step)
+        if isinstance(outcome, Failure):
+            self._ready.append(_Ready(None, outcome.to_raise(plan.chunk), plan.after))
+            return
+        for stage, spent in enumerate(outcome.times):
+            self._stage_ns[stage] += spent
+        batch = outcome.tree()
+        if self._stages.placer is not None:
+            began = time.perf_counter_ns()
+            try:
+                batch = self._stages.placer.place(batch, plan.num_rows)
+            except Exception as error:  # raised when its turn comes, not before
+                self._ready.append(_Ready(None, error, plan.after))
+                return
+            self._place_ns += time.perf_counter_ns() - began
+        self._ready.append(_Ready(batch, None, plan.after))

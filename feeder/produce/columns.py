@@ -1,0 +1,139 @@
+"""Stacking records: each leaf of each record into its row of the batch.
+
+Guarantees:
+    * No value is cast and no string is cut: a leaf that differs from the batch's first record
+      in shape, dtype or structure is a `RecordMismatchError`.
+    * Numbers and arrays of numbers become rows of arrays; any other leaf (str, bytes, any
+      object) becomes a row of an array of dtype object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import optree
+from numpy.typing import NDArray
+
+from feeder.errors import RecordMismatchError
+from feeder.plan.batches import Chunk
+from feeder.produce.layout import LeafSpec
+
+
+def as_array(leaf: Any) -> NDArray[Any] | None:
+    """The leaf as an array of numbers; None where it is none, and travels as an object."""
+    if isinstance(leaf, np.ndarray):
+        return None if leaf.dtype.hasobject else leaf
+    if isinstance(leaf, str | bytes):
+        # NumPy would make fixed-length strings of them, a dtype for each length.
+        return None
+    if isinstance(leaf, bool | int | float | complex | np.generic) or hasattr(leaf, "__array__"):
+        array = np.asarray(leaf)
+        return None if array.dtype.hasobject else array
+    return None
+
+
+def check_rows(batch: Any, chunk: Chunk) -> None:
+    """Checks that every array of a batch that ``read`` returned has a row per index.
+
+    Raises:
+        RecordMismatchError: It has not.
+    """
+    leaves, treespec = optree.tree_flatten(batch)
+    rows = len(chunk.indices)
+    for number, leaf in enumerate(leaves):
+        shape = np.shape(leaf)
+        if not shape or shape[0] != rows:
+            name = treespec.accessors()[number].codify("batch")
+            raise RecordMismatchError(
+                f"`read(indices)` must return {rows} rows for {rows} indices in every leaf, got "
+                f"shape {shape} at {name} in step {chunk.step}",
+                leaf=name,
+                expected=(rows, *shape[1:]),
+                got=shape,
+                step=chunk.step,
+                stage="read",
+            )
+
+
+class Columns:
+    """The leaves of a batch of records, given its first record.
+
+    Attributes:
+        treespec: Structure of a record, and so of the batch.
+        specs: The batch's leaves.
+    """
+
+    def __init__(self, first: Any, chunk: Chunk) -> None:
+        self._chunk = chunk
+        rows = len(chunk.indices)
+        leaves, self.treespec = optree.tree_flatten(first)
+        self._arrays = [as_array(leaf) for leaf in leaves]
+        self.specs = tuple(
+            LeafSpec((rows,), None)
+            if array is None
+            else LeafSpec((rows, *array.shape), array.dtype)
+            for array in self._arrays
+        )
+
+    def targets(self, arrays: Sequence[NDArray[Any] | None]) -> list[NDArray[Any]]:
+        """The arrays to put rows into: those given, and new ones for leaves that are objects."""
+        return [
+            np.empty(spec.shape, object) if array is None else array
+            for spec, array in zip(self.specs, arrays, strict=False)  # a mask may follow
+        ]
+
+    def put(self, row: int, record: Any, targets: list[NDArray[Any]]) -> None:
+        """Copies a record into its row.
+
+        Raises:
+            RecordMismatchError: A leaf differs from the first record's.
+        """
+        try:
+            leaves = self.treespec.flatten_up_to(record)
+        except (ValueError, TypeError):
+            got = optree.tree_structure(record)
+            raise self._mismatch(row, "record", "structure", self.treespec, got) from None
+        for number, leaf in enumerate(leaves):
+            array = leaf if type(leaf) is np.ndarray else as_array(leaf)
+            expected = self._arrays[number]
+            if array is None or array.dtype.hasobject:
+                if expected is not None:
+                    raise self._leaf_mismatch(row, number, leaf)
+                targets[number][row] = leaf
+            else:
+                if (
+                    expected is None
+                    or array.dtype != expected.dtype
+                    or array.shape != expected.shape
+                ):
+                    raise self._leaf_mismatch(row, number, leaf)
+                targets[number][row] = array
+
+    def _leaf_mismatch(self, row: int, number: int, leaf: Any) -> RecordMismatchError:
+        name = self.treespec.accessors()[number].codify("record")
+        expected, got = self._arrays[number], as_array(leaf)
+        if expected is not None and got is not None:
+            if expected.shape != got.shape:
+                return self._mismatch(row, name, "shape", expected.shape, got.shape)
+            return self._mismatch(row, name, "dtype", expected.dtype, got.dtype)
+        kinds = ["an object" if array is None else array.dtype for array in (expected, got)]
+        return self._mismatch(row, name, "dtype", kinds[0], f"{kinds[1]} ({type(leaf).__name__})")
+
+    def _mismatch(
+        self, row: int, leaf: str, what: str, expected: object, got: object
+    ) -> RecordMismatchError:
+        first, index = int(self._chunk.indices[0]), int(self._chunk.indices[row])
+        return RecordMismatchError(
+            f"{leaf} must have the same {what} in every record of a batch, got {got} in record "
+            f"{index} and {expected} in record {first}, in step {self._chunk.step}; make them "
+            "equal in a transform, or give a `collate` that can join them",
+            leaf=leaf,
+            expected=expected,
+            got=got,
+            step=self._chunk.step,
+            stage="collate",
+            position=int(self._chunk.positions[row]),
+            index=index,
+        )

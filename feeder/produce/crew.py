@@ -1,0 +1,143 @@
+"""The processes of a pool: one zygote, its workers, and word of how each of them ends.
+
+Guarantees:
+    * A death is told once, after every message that the worker had sent before it, and only
+      when the process is gone for certain.
+    * A wait ends with the zygote too: it is watched by pidfd, and its workers die with it.
+
+Owner:
+    The crew owns the zygote, every worker's handle and the epoll. `end` ends and closes them;
+    the crew can then start again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from feeder.produce.handle import WorkerHandle
+from feeder.produce.launch import Exited, Spawned, ZygoteProcess, wait_readable
+from feeder.produce.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A worker is gone.
+
+    Attributes:
+        exit_code: As in `subprocess`: -N for signal N. None where the zygote was killed, and
+            the worker with it.
+    """
+
+    exit_code: int | None
+
+
+class Crew:
+    """Starts workers and hears them.
+
+    Attributes:
+        workers: Those that live, by serial.
+        num_workers: How many there should be.
+
+    Args:
+        num_workers: Workers that `start` starts.
+        slab_fd: The slots.
+        recipe_fd: The recipe.
+    """
+
+    def __init__(self, num_workers: int, slab_fd: int, recipe_fd: int) -> None:
+        self.workers: dict[int, WorkerHandle] = {}
+        self.num_workers = num_workers
+        self._slab_fd = slab_fd
+        self._recipe_fd = recipe_fd
+        self._serials = itertools.count()
+        self._by_fd: dict[int, WorkerHandle] = {}
+        self._zygote: ZygoteProcess | None = None
+        self._epoll: select.epoll | None = None
+
+    def start(self) -> None:
+        """Starts what is missing: the zygote, and workers up to their number."""
+        if self._epoll is None:
+            self._epoll = select.epoll()
+        if self._zygote is None:
+            self._zygote = ZygoteProcess(self._slab_fd, self._recipe_fd)
+            self._epoll.register(self._zygote.sock, select.EPOLLIN)
+            self._epoll.register(self._zygote.pidfd, select.EPOLLIN)
+        while len(self.workers) < self.num_workers:
+            worker = WorkerHandle(next(self._serials))
+            self.workers[worker.serial] = worker
+            self._by_fd[worker.sock.fileno()] = worker
+            self._epoll.register(worker.sock, select.EPOLLIN)
+            try:
+                self._zygote.spawn(worker.serial, worker.far)
+            except ConnectionError:
+                return  # the zygote is gone: the next `events` will tell
+
+    def events(self, timeout_s: float) -> Iterator[tuple[WorkerHandle, Message | Death]]:
+        """Yields what came within ``timeout_s`` (-1: for ever): messages, and deaths."""
+        assert self._epoll is not None
+        for fd, _ in self._epoll.poll(timeout_s):
+            worker = self._by_fd.get(fd)
+            if worker is not None:
+                if (message := worker.receive()) is not None:
+                    yield worker, message
+            elif self._zygote is not None and fd in (
+                self._zygote.sock.fileno(),
+                self._zygote.pidfd,
+            ):
+                yield from self._hear_zygote(self._zygote)
+
+    def end(self) -> None:
+        """Ends every process, and closes every descriptor. Idempotent."""
+        workers, self.workers = self.workers, {}
+        zygote, self._zygote = self._zygote, None
+        epoll, self._epoll = self._epoll, None
+        self._by_fd = {}
+        for worker in workers.values():
+            worker.close_sockets()
+        if zygote is not None:
+            zygote.close()
+        for worker in workers.values():
+            worker.wait_gone()
+        if epoll is not None:
+            epoll.close()
+
+    def _hear_zygote(self, zygote: ZygoteProcess) -> Iterator[tuple[WorkerHandle, Message | Death]]:
+        try:
+            word = zygote.hear()
+        except EOFError:
+            yield from self._bury(zygote)
+            return
+        if word is None:
+            if wait_readable(zygote.pidfd, 0):
+                yield from self._bury(zygote)
+        elif isinstance(word, Spawned):
+            worker = self.workers[word.serial]
+            worker.pid, worker.pidfd = word.pid, word.pidfd
+        elif isinstance(word, Exited):
+            yield from self._lose(self.workers[word.serial], word.code)
+
+    def _bury(self, zygote: ZygoteProcess) -> Iterator[tuple[WorkerHandle, Message | Death]]:
+        """The zygote is dead, and the kernel kills its workers."""
+        assert self._epoll is not None
+        self._zygote = None
+        self._epoll.unregister(zygote.sock)
+        self._epoll.unregister(zygote.pidfd)
+        zygote.close()
+        for worker in list(self.workers.values()):
+            yield from self._lose(worker, None)
+
+    def _lose(
+        self, worker: WorkerHandle, exit_code: int | None
+    ) -> Iterator[tuple[WorkerHandle, Message | Death]]:
+        assert self._epoll is not None
+        del self.workers[worker.serial]
+        del self._by_fd[worker.sock.fileno()]
+        self._epoll.unregister(worker.sock)
+        worker.wait_gone()
+        while (message := worker.receive()) is not None:
+            yield worker, message
+        yield worker, Death(exit_code)
+        worker.close_sockets()

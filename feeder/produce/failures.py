@@ -1,0 +1,108 @@
+"""How an exception of user code crosses from a worker to the user."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from feeder.errors import FeederError, RecordError
+from feeder.plan.batches import Chunk
+
+_MAX_TEXT = 16_000
+"""Characters of a traceback, or bytes of a pickled exception, that fit a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception, and where in the recipe it was raised.
+
+    Attributes:
+        exception: The exception itself; None where it could not cross processes.
+        type_name: Its qualified type.
+        message: ``str`` of it.
+        traceback: Its traceback as text.
+        stage: Stage of the recipe.
+        row: Row of the chunk; None where the failure concerns all of them.
+    """
+
+    exception: BaseException | None
+    type_name: str
+    message: str
+    traceback: str
+    stage: str
+    row: int | None
+
+    @classmethod
+    def of(cls, exception: BaseException, stage: str, row: int | None) -> Failure:
+        """Describes an exception that was just caught."""
+        kind = type(exception)
+        text = "".join(traceback.format_exception(exception))
+        if len(text) > _MAX_TEXT:
+            text = text[: _MAX_TEXT // 2] + "\n  [...]\n" + text[-_MAX_TEXT // 2 :]
+        name = kind.__qualname__
+        if kind.__module__ != "builtins":
+            name = f"{kind.__module__}.{name}"
+        return cls(exception, name, _message(exception), text, stage, row)
+
+    def packed(self) -> tuple[Any, ...]:
+        """The failure as a tuple that can be pickled, whatever the exception is."""
+        try:
+            pickled = pickle.dumps(self.exception, 5)
+            # What pickles need not unpickle: an __init__ with more arguments than `args`.
+            pickle.loads(pickled)
+        except Exception:
+            pickled = b""
+        if len(pickled) > _MAX_TEXT:
+            pickled = b""
+        return pickled, self.type_name, self.message, self.traceback, self.stage, self.row
+
+    @classmethod
+    def unpacked(cls, packed: tuple[Any, ...]) -> Failure:
+        """The failure that `packed` made a tuple of."""
+        pickled, *rest = packed
+        exception = None
+        if pickled:
+            try:
+                exception = pickle.loads(pickled)
+            except Exception:  # importable in the worker, not here: it arrives as text
+                exception = None
+        return cls(exception, *rest)
+
+    def to_raise(self, chunk: Chunk) -> BaseException:
+        """The exception to raise in the user's loop.
+
+        The user's own exception, caused by a `RecordError` that says where; that RecordError
+        itself where the exception could not cross processes; a FeederError as it is.
+
+        Args:
+            chunk: The chunk of the batch that failed.
+        """
+        if isinstance(self.exception, FeederError):
+            return self.exception
+        place = f"the {self.stage} of step {chunk.step} failed"
+        position = index = None
+        if self.row is not None:
+            position, index = int(chunk.positions[self.row]), int(chunk.indices[self.row])
+            place += f" at record {index} (position {position})"
+        where = RecordError(
+            f"{place}: {self.type_name}: {self.message}",
+            step=chunk.step,
+            stage=self.stage,
+            position=position,
+            index=index,
+            worker_traceback=self.traceback,
+        )
+        if self.exception is None:
+            return where
+        self.exception.__cause__ = where
+        return self.exception
+
+
+def _message(exception: BaseException) -> str:
+    try:
+        text = str(exception)
+    except Exception:
+        text = "(its str() fails)"
+    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "[...]"

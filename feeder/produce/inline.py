@@ -1,0 +1,90 @@
+"""``num_workers=0``: the same recipe, built in this process when the batch is asked for."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from feeder.plan.batches import Chunk
+from feeder.produce.failures import Failure
+from feeder.produce.layout import Buffer
+from feeder.produce.recipe import Builder, Recipe
+from feeder.produce.session import LocalBatch, Outcome
+from feeder.produce.slots import Slab, Slot
+
+
+class Inline:
+    """Builds batches in the calling thread.
+
+    Owner:
+        Owns the slab.
+
+    Args:
+        recipe: What builds a batch.
+        max_bytes: Most bytes of slots at one time.
+    """
+
+    num_restarts = 0
+
+    def __init__(self, recipe: Recipe, max_bytes: int) -> None:
+        self._recipe = recipe
+        self._slab = Slab(max_bytes)
+
+    def session(self) -> InlineSession:
+        """Opens a session, with a builder of its own."""
+        return InlineSession(Builder(self._recipe), self._slab)
+
+    def close(self) -> None:
+        """Gives back all memory but that of batches still alive."""
+        self._slab.close()
+
+
+class InlineSession:
+    """Builds one batch per `wait` or `poll`."""
+
+    def __init__(self, builder: Builder, slab: Slab) -> None:
+        self._builder = builder
+        self._slab = slab
+        self._asked: deque[Chunk] = deque()
+        self._arrived: list[tuple[int, Outcome]] = []
+
+    def submit(self, chunk: Chunk) -> None:
+        """Asks for a batch."""
+        self._asked.append(chunk)
+
+    def poll(self) -> None:
+        """Builds the next batch, if one was asked for."""
+        if self._asked:
+            chunk = self._asked.popleft()
+            self._arrived.append((chunk.step, build_here(self._builder, chunk, self._slab)))
+
+    def wait(self) -> None:
+        """Builds the next batch."""
+        self.poll()
+
+    def take(self) -> list[tuple[int, Outcome]]:
+        """The (step, outcome) pairs that came since the last call."""
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def close(self) -> None:
+        """Forgets what was asked for."""
+        self._asked.clear()
+        self._arrived.clear()
+
+
+def build_here(builder: Builder, chunk: Chunk, slab: Slab) -> LocalBatch | Failure:
+    """Builds a batch in this thread, in a slot of ``slab``."""
+    slot: Slot | None = None
+
+    def reserve(num_bytes: int) -> tuple[Buffer, int]:
+        nonlocal slot
+        slot = slab.allocate(num_bytes)
+        return slab.memory(), slot.offset
+
+    outcome = builder.build(chunk, reserve)
+    if isinstance(outcome, Failure):
+        if slot is not None:
+            slab.free(slot)
+        return outcome
+    assert slot is not None
+    return LocalBatch(outcome, slab.lease(slot))

@@ -1,0 +1,72 @@
+"""What every producer offers an iterator: batches asked for in order, arriving in any order."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+from feeder.plan.batches import Chunk
+from feeder.produce.failures import Failure
+from feeder.produce.layout import Buffer
+from feeder.produce.recipe import Built, StageTimes
+
+
+class LocalBatch:
+    """A batch in its slot, and the lease on it.
+
+    Attributes:
+        times: What each stage of the recipe took.
+    """
+
+    __slots__ = ("_built", "_memory", "times")
+
+    def __init__(self, built: Built, memory: Buffer) -> None:
+        self._built = built
+        self._memory = memory
+        self.times: StageTimes = built.times
+
+    def tree(self) -> Any:
+        """The batch: NumPy arrays over the slot, which they keep from being used again."""
+        return self._built.layout.batch(self._memory, self._built.objects)
+
+
+Outcome: TypeAlias = LocalBatch | Failure
+
+
+class Session(Protocol):
+    """One iterator's work at a producer. Several sessions may be open at once."""
+
+    def submit(self, chunk: Chunk) -> None:
+        """Asks for a batch."""
+
+    def poll(self) -> None:
+        """Moves things on, without waiting."""
+
+    def wait(self) -> None:
+        """Returns once there is something to take.
+
+        Raises:
+            FeederError: Nothing can come any more.
+        """
+
+    def take(self) -> list[tuple[int, Outcome]]:
+        """The (step, outcome) pairs that came since the last call."""
+        ...
+
+    def close(self) -> None:
+        """Gives up all that was asked for and not taken."""
+
+
+class Producer(Protocol):
+    """Builds batches; owned by one loader, shared by its iterators."""
+
+    @property
+    def num_restarts(self) -> int:
+        """Workers that died and were replaced."""
+        ...
+
+    def session(self) -> Session:
+        """Opens a session."""
+        ...
+
+    def close(self) -> None:
+        """Ends all processes and gives all memory back. Idempotent."""

@@ -1,0 +1,139 @@
+"""One slab of shared memory, cut into slots; a lease keeps a slot while its batch lives.
+
+Guarantees:
+    * A slot is never handed out again before every array over it is gone, the user's and
+      JAX's (on CPU a jax.Array may be the slot's memory itself).
+    * Nobody waits for a slot to come back: there are more, up to the limit, then
+      `MemoryLimitError`.
+    * The slab has no name in any file system: it is gone with the last process that maps it.
+      Memory of batches that outlive `Slab.close` stays valid, and goes with them.
+
+Owner:
+    The `Slab` owns the memfd and the mapping. A `Slot` belongs to whoever allocated it, who
+    gives it back with `free` or hands it to a batch with `lease`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import weakref
+from dataclasses import dataclass
+
+from feeder.errors import MemoryLimitError
+from feeder.produce.layout import Buffer
+
+_VIRTUAL_FACTOR = 16
+"""Address space per byte of limit. Untouched pages cost nothing; sizes that grow use it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A range of the slab, in bytes."""
+
+    offset: int
+    capacity: int
+
+
+class Slab:
+    """Allocates slots of one size, last freed first: its pages are warm.
+
+    The size grows with the largest batch seen; smaller slots are given back to the system.
+
+    Attributes:
+        fd: The memfd, for other processes to map.
+        num_bytes: Size of the mapping.
+        slot_bytes: Capacity of the slots handed out now; 0 before the first.
+
+    Args:
+        max_bytes: Most bytes of slots at one time.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.num_bytes = max(max_bytes * _VIRTUAL_FACTOR, mmap.PAGESIZE)
+        self.fd = os.memfd_create("feeder")
+        os.ftruncate(self.fd, self.num_bytes)
+        self._map = mmap.mmap(self.fd, self.num_bytes)
+        self.slot_bytes = 0
+        self._end = 0  # bytes of the slab ever handed out
+        self._held_bytes = 0  # bytes of slots that exist, free or not
+        # list.append and list.pop are atomic: a lease may end in any thread, or inside a
+        # garbage collection, while another thread allocates.
+        self._free: list[Slot] = []
+        self._leases: dict[int, weakref.ref[Buffer]] = {}  # by offset, to keep the callbacks
+        self._closed = False
+
+    def allocate(self, num_bytes: int) -> Slot:
+        """Hands out a slot of at least ``num_bytes`` bytes.
+
+        Raises:
+            MemoryLimitError: The slots would pass the limit.
+        """
+        if num_bytes > self.slot_bytes:
+            self.slot_bytes = _size_class(num_bytes)
+        while self._free:
+            slot = self._free.pop()
+            if slot.capacity == self.slot_bytes:
+                return slot
+            self._discard(slot)
+        size = self.slot_bytes
+        if self._held_bytes + size > self._max_bytes or self._end + size > self.num_bytes:
+            raise MemoryLimitError(
+                f"a batch needs a slot of {size:,} bytes, and slots of {self._held_bytes:,} bytes "
+                f"are in use, of at most `max_memory_bytes` = {self._max_bytes:,}: keep fewer "
+                "batches, lower `prefetch_batches` or `batch_size`, or raise `max_memory_bytes`",
+                needed_bytes=size,
+                held_bytes=self._held_bytes,
+                limit_bytes=self._max_bytes,
+            )
+        slot = Slot(self._end, size)
+        self._end += size
+        self._held_bytes += size
+        return slot
+
+    def free(self, slot: Slot) -> None:
+        """Takes back a slot that nobody reads or writes any more."""
+        if self._closed:
+            self._discard(slot)
+        else:
+            self._free.append(slot)
+
+    def lease(self, slot: Slot) -> Buffer:
+        """Gives the slot to a batch: it is freed once nothing refers to the result any more.
+
+        Returns:
+            The slot's memory. It must be the ``base`` of every array over it.
+        """
+        owner = (ctypes.c_ubyte * slot.capacity).from_buffer(self._map, slot.offset)
+        self._leases[slot.offset] = weakref.ref(owner, functools.partial(self._released, slot))
+        return owner
+
+    def memory(self) -> mmap.mmap:
+        """The whole slab, for whoever builds batches in it from this process."""
+        return self._map
+
+    def close(self) -> None:
+        """Gives all memory back but that of batches still alive; theirs follows with them."""
+        if self._closed:
+            return
+        self._closed = True
+        while self._free:
+            self._discard(self._free.pop())
+        os.close(self.fd)
+
+    def _released(self, slot: Slot, _owner: weakref.ref[Buffer]) -> None:
+        del self._leases[slot.offset]
+        self.free(slot)
+
+    def _discard(self, slot: Slot) -> None:
+        self._held_bytes -= slot.capacity
+        self._map.madvise(mmap.MADV_REMOVE, slot.offset, slot.capacity)
+
+
+def _size_class(num_bytes: int) -> int:
+    """Rounds up to whole pages and to eighths of a power of two: few sizes, little waste."""
+    step = max(mmap.PAGESIZE, 1 << max(0, num_bytes.bit_length() - 4))
+    return max(step, -(-num_bytes // step) * step)
