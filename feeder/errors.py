@@ -44,7 +44,8 @@ class RecordError(FeederError):
         position: Place of the record in the run's global order; None where the failure
             concerns the whole batch (``read(indices)``, ``collate``, ``batch_transforms``).
         index: Index of the record in the source; None as above.
-        stage: ``"read"``, ``"transform"``, ``"collate"`` or ``"batch_transform"``.
+        stage: ``"read"``, ``"transform"``, ``"collate"`` or ``"batch_transform"``; ``"start"``
+            where a worker could not load the source and the transforms.
         worker_traceback: Traceback of the exception as text, where it was raised.
     """
 
@@ -145,3 +146,6 @@ class StateError(FeederError, ValueError):
 
 class ClosedError(FeederError):
     """The loader or iterator was closed."""
+
+    def __init__(self, message: str = "the loader was closed; make a new one") -> None:
+        super().__init__(message)

@@ -167,6 +167,7 @@ class BatchIterator(Iterator[Any]):
             collate_s=collate,
             batch_transform_s=batch_transform,
             restarts=self._stages.producer.num_restarts,
+            worker_pids=self._stages.producer.worker_pids,
         )
 
     def close(self) -> None:

@@ -172,7 +172,7 @@ class DataLoader:
             ClosedError: The loader was closed.
         """
         if not self._close.alive:
-            raise ClosedError("the loader was closed; make a new one")
+            raise ClosedError
         return BatchIterator(self._stages, Cursor(0, 0), self)
 
     def close(self) -> None:

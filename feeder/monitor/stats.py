@@ -22,6 +22,7 @@ class Stats:
         collate_s: Collating batches, over all workers.
         batch_transform_s: Transforming batches, over all workers.
         restarts: Workers that died and were replaced, over the loader's life.
+        worker_pids: Process ids of the workers that live now, for profilers.
     """
 
     batches: int = 0
@@ -33,6 +34,7 @@ class Stats:
     collate_s: float = 0.0
     batch_transform_s: float = 0.0
     restarts: int = 0
+    worker_pids: tuple[int, ...] = ()
 
     @property
     def wait_share(self) -> float:

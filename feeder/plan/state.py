@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from feeder.errors import StateError
+from feeder.plan.order import MAX_RECORDS
 from feeder.plan.schedule import Cursor
 
 VERSION = 1
@@ -76,6 +77,10 @@ def restore(state: object, identity: Identity) -> Cursor:
             raise StateError(
                 f"`state[{name!r}]` must be a non-negative integer, got {_brief(state[name])}"
             )
+    if state["position"] > MAX_RECORDS:
+        raise StateError(
+            f"`state['position']` must be at most 2**62, got {_brief(state['position'])}"
+        )
     mismatches = {
         name: (state[name], present)
         for name, present in asdict(identity).items()

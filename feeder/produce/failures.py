@@ -13,6 +13,9 @@ from feeder.plan.batches import Chunk
 _MAX_TEXT = 16_000
 """Characters of a traceback, or bytes of a pickled exception, that fit a message."""
 
+START = "start"
+"""Stage of a failure before any batch: the worker could not load the recipe."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -82,6 +85,8 @@ class Failure:
         if isinstance(self.exception, FeederError):
             return self.exception
         place = f"the {self.stage} of step {chunk.step} failed"
+        if self.stage == START:
+            place = "the start of a worker failed"
         position = index = None
         if self.row is not None:
             position, index = int(chunk.positions[self.row]), int(chunk.indices[self.row])

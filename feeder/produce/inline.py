@@ -24,6 +24,7 @@ class Inline:
     """
 
     num_restarts = 0
+    worker_pids = ()
 
     def __init__(self, recipe: Recipe, max_bytes: int) -> None:
         self._recipe = recipe

@@ -29,7 +29,7 @@ from feeder.errors import ClosedError, FeederError, MemoryLimitError, WorkerDied
 from feeder.plan.batches import Chunk
 from feeder.produce import payload
 from feeder.produce.crew import Crew, Death
-from feeder.produce.failures import Failure
+from feeder.produce.failures import START, Failure
 from feeder.produce.handle import Job, WorkerHandle
 from feeder.produce.messages import Kind, Message, chunk_bytes, encode, encode_task
 from feeder.produce.recipe import Built, Recipe, StageTimes
@@ -70,6 +70,12 @@ class Pool:
         self._unsent: deque[Job] = deque()
         self._deaths_at_start: list[int] = []  # since a worker was last ready
         self._zygote_deaths = 0  # since a batch last came
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the workers that live now."""
+        workers = self._crew.workers.values()
+        return tuple(worker.pid for worker in workers if worker.pid is not None)
 
     def session(self) -> PoolSession:
         """Opens a session."""
@@ -112,7 +118,7 @@ class Pool:
     def _step(self, timeout_s: float) -> None:
         """Sends jobs, then handles what comes within ``timeout_s`` (-1: for ever)."""
         if self._closed:
-            raise ClosedError("the loader was closed; make a new one")
+            raise ClosedError
         try:
             self._crew.start()
             self._send_jobs()
@@ -242,7 +248,7 @@ class Pool:
                     step=None,
                     exit_codes=codes,
                 )
-                self._give_up(worker, Failure.of(error, "start of a worker", None))
+                self._give_up(worker, Failure.of(error, START, None))
         elif begun:
             self._charge(begun[0], code)
 
@@ -275,7 +281,7 @@ class Pool:
                 "between; its standard error may tell why; `num_workers=0` needs none",
                 step=None,
             )
-            self._give_up(worker, Failure.of(error, "start of a worker", None))
+            self._give_up(worker, Failure.of(error, START, None))
 
     def _give_up(self, worker: WorkerHandle, failure: Failure) -> None:
         """Fails all jobs that no other worker has begun."""

@@ -64,6 +64,11 @@ class Producer(Protocol):
         """Workers that died and were replaced."""
         ...
 
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the workers that live now."""
+        ...
+
     def session(self) -> Session:
         """Opens a session."""
         ...

@@ -22,7 +22,7 @@ import os
 import weakref
 from dataclasses import dataclass
 
-from feeder.errors import MemoryLimitError
+from feeder.errors import ClosedError, MemoryLimitError
 from feeder.produce.layout import Buffer
 
 _VIRTUAL_FACTOR = 16
@@ -57,6 +57,8 @@ class Slab:
         self.fd = os.memfd_create("feeder")
         os.ftruncate(self.fd, self.num_bytes)
         self._map = mmap.mmap(self.fd, self.num_bytes)
+        # Bound here: a lease may end after the interpreter has cleared this module's globals.
+        self._remove = functools.partial(self._map.madvise, mmap.MADV_REMOVE)
         self.slot_bytes = 0
         self._end = 0  # bytes of the slab ever handed out
         self._held_bytes = 0  # bytes of slots that exist, free or not
@@ -71,7 +73,10 @@ class Slab:
 
         Raises:
             MemoryLimitError: The slots would pass the limit.
+            ClosedError: The slab was closed.
         """
+        if self._closed:
+            raise ClosedError
         if num_bytes > self.slot_bytes:
             self.slot_bytes = _size_class(num_bytes)
         while self._free:
@@ -130,7 +135,7 @@ class Slab:
 
     def _discard(self, slot: Slot) -> None:
         self._held_bytes -= slot.capacity
-        self._map.madvise(mmap.MADV_REMOVE, slot.offset, slot.capacity)
+        self._remove(slot.offset, slot.capacity)
 
 
 def _size_class(num_bytes: int) -> int:

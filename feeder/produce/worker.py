@@ -16,7 +16,7 @@ import sys
 from collections import deque
 
 from feeder.produce import payload
-from feeder.produce.failures import Failure
+from feeder.produce.failures import START, Failure
 from feeder.produce.layout import Buffer, Layout
 from feeder.produce.messages import (
     MAX_PACKET,
@@ -125,7 +125,7 @@ def main(sock: socket.socket, slab_fd: int, recipe_fd: int) -> None:
         try:
             builder = Builder(payload.unpack(recipe_fd))
         except Exception as error:
-            failure = Failure.of(error, "start of a worker", None)
+            failure = Failure.of(error, START, None)
             sock.send(encode(int(Kind.BROKEN), failure.packed()))
             return
         sock.send(encode(int(Kind.READY)))

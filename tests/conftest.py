@@ -1,0 +1,8 @@
+"""Eight emulated devices, for every test: jax reads the flag when it is first used."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)

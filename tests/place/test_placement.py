@@ -1,0 +1,124 @@
+"""Global arrays on eight emulated devices: the right rows, on the right devices, as asked."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+import feeder
+
+from ..support import digest, rows, run
+
+WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
+DEVICES = np.array(jax.devices())
+SHARDINGS = {
+    "data": NamedSharding(Mesh(DEVICES, ("data",)), P("data")),
+    "replicated": NamedSharding(Mesh(DEVICES, ("data",)), P()),
+    "two axes": NamedSharding(Mesh(DEVICES.reshape(4, 2), ("data", "model")), P("data")),
+    "batch over both": NamedSharding(
+        Mesh(DEVICES.reshape(4, 2), ("data", "model")), P(("data", "model"))
+    ),
+    "trailing axis": NamedSharding(
+        Mesh(DEVICES.reshape(4, 2), ("data", "model")), P("data", "model")
+    ),
+    "model only": NamedSharding(Mesh(DEVICES.reshape(4, 2), ("data", "model")), P(None, "model")),
+    "interleaved": NamedSharding(Mesh(DEVICES[[3, 7, 0, 4, 1, 5, 2, 6]], ("data",)), P("data")),
+    "one device": SingleDeviceSharding(DEVICES[3]),
+}
+
+
+def test_there_are_eight_devices():
+    assert len(DEVICES) == 8
+
+
+@WORKERS
+@pytest.mark.parametrize("name", SHARDINGS)
+def test_batches_lie_as_the_sharding_says(name, num_workers):
+    sharding = SHARDINGS[name]
+    source = {"x": np.arange(50 * 4 * 2, dtype=np.float32).reshape(50, 4, 2)}
+    expected = run(source, 16, shuffle=True, num_epochs=2)
+    got = run(source, 16, shuffle=True, num_epochs=2, num_workers=num_workers, sharding=sharding)
+    assert len(got) == len(expected) == 6
+    for batch, wanted in zip(got, expected, strict=True):
+        assert isinstance(batch["x"], jax.Array)
+        assert batch["x"].sharding == sharding
+        assert np.array_equal(np.asarray(batch["x"]), wanted["x"])
+        for shard in batch["x"].addressable_shards:
+            assert np.array_equal(np.asarray(shard.data), wanted["x"][shard.index])
+
+
+def test_a_jitted_sum_over_a_global_batch_equals_numpys():
+    source = {"x": np.arange(64 * 3, dtype=np.float32).reshape(64, 3)}
+    total = jax.jit(jnp.sum)
+    sums = [float(total(batch["x"])) for batch in run(source, 16, sharding=SHARDINGS["data"])]
+    assert sums == [float(source["x"][16 * k : 16 * k + 16].sum()) for k in range(4)]
+
+
+def test_structure_is_kept_and_leaves_that_are_no_numbers_stay_on_the_host():
+    records = [{"x": np.float32(k), "deep": (k, [f"#{k}"])} for k in range(16)]
+    (first, _) = run(records, 8, sharding=SHARDINGS["data"], num_workers=1)
+    assert isinstance(first["x"], jax.Array)
+    assert isinstance(first["deep"][0], jax.Array)
+    assert first["deep"][1][0].tolist() == [f"#{k}" for k in range(8)]
+
+
+def test_padding_is_placed_with_its_mask():
+    batches = run(rows(20), 16, last_batch="pad", sharding=SHARDINGS["data"])
+    masks = [np.asarray(batch["mask"]) for batch in batches]
+    assert [mask.sum() for mask in masks] == [16, 4]
+    assert batches[1]["mask"].sharding == SHARDINGS["data"]
+    assert np.asarray(batches[1]["index"])[:4].tolist() == [16, 17, 18, 19]
+
+
+def test_placed_batches_have_the_bytes_of_those_on_the_host():
+    placed = run(rows(64), 16, shuffle=True, sharding=SHARDINGS["data"], num_workers=2)
+    assert digest(placed) == digest(run(rows(64), 16, shuffle=True))
+
+
+def test_state_speaks_of_delivered_batches_not_of_those_on_the_devices():
+    options = {"shuffle": True, "sharding": SHARDINGS["data"], "device_batches": 3}
+    with feeder.DataLoader(rows(80), 8, num_workers=2, **options) as loader:
+        whole = [np.asarray(batch["index"]).tolist() for batch in loader]
+        batches = iter(loader)
+        for step in range(4):
+            assert batches.get_state()["step"] == step
+            next(batches)
+        saved = batches.get_state()
+        again = iter(loader)
+        again.set_state(saved)
+        assert [np.asarray(batch["index"]).tolist() for batch in again] == whole[4:]
+
+
+@WORKERS
+def test_a_leaf_without_rows_is_an_error_at_its_batch_and_names_it(num_workers):
+    def collate(records):
+        return {"x": np.stack(records), "mean": np.mean(records)}
+
+    with feeder.DataLoader(
+        list(np.arange(16.0)),
+        8,
+        collate=collate,
+        sharding=SHARDINGS["data"],
+        num_workers=num_workers,
+    ) as loader:
+        with pytest.raises(
+            ValueError,
+            match=r"^every leaf of a batch must have rows to be placed, got a single "
+            r"value at batch\['mean'\]$",
+        ):
+            next(iter(loader))
+
+
+def test_importing_feeder_and_loading_on_the_host_import_no_jax():
+    code = (
+        "import sys, numpy, feeder\n"
+        "loader = feeder.DataLoader(numpy.arange(8), 4, num_workers=1)\n"
+        "assert len(list(loader)) == 2\n"
+        "assert 'jax' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)

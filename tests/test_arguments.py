@@ -1,0 +1,224 @@
+"""Bad arguments fail in the constructor, before any process starts."""
+
+import re
+import subprocess
+import threading
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import feeder
+
+from .support import rows
+
+SHARDING = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        (
+            {"batch_size": 0},
+            ValueError,
+            "`batch_size` must be an integer of at least 1, got 0",
+        ),
+        (
+            {"batch_size": -3},
+            ValueError,
+            "`batch_size` must be an integer of at least 1, got -3",
+        ),
+        (
+            {"batch_size": 2.0},
+            TypeError,
+            "`batch_size` must be an integer of at least 1, got 2.0",
+        ),
+        (
+            {"batch_size": True},
+            TypeError,
+            "`batch_size` must be an integer of at least 1, got True",
+        ),
+        (
+            {"batch_size": 101},
+            ValueError,
+            "`batch_size` must be at most 100, the records of an epoch, with "
+            '`last_batch="drop"`, got 101: every batch would be dropped; use "keep", "pad" or '
+            '"rollover"',
+        ),
+        (
+            {"batch_size": 301, "num_epochs": 3, "last_batch": "rollover"},
+            ValueError,
+            "`batch_size` must be at most 300, the records of all epochs, with "
+            '`last_batch="rollover"`, got 301; use "keep" or "pad"',
+        ),
+        (
+            {"num_workers": -1},
+            ValueError,
+            "`num_workers` must be an integer of at least 0, got -1",
+        ),
+        ({"seed": -1}, ValueError, "`seed` must be an integer of at least 0, got -1"),
+        ({"seed": None}, TypeError, "`seed` must be an integer of at least 0, got None"),
+        (
+            {"num_epochs": 0},
+            ValueError,
+            "`num_epochs` must be an integer of at least 1, got 0; use None to go on for ever",
+        ),
+        ({"shuffle": 1}, TypeError, "`shuffle` must be True or False, got 1"),
+        (
+            {"last_batch": "discard"},
+            ValueError,
+            "`last_batch` must be 'drop', 'keep', 'pad' or 'rollover', got 'discard'",
+        ),
+        (
+            {"transforms": [None]},
+            TypeError,
+            "`transforms[0]` must be callable as transform(record), got None",
+        ),
+        ({"collate": 3}, TypeError, "`collate` must be callable as collate(records), got 3"),
+        (
+            {"prefetch_batches": 0},
+            ValueError,
+            "`prefetch_batches` must be an integer of at least 1, got 0",
+        ),
+        (
+            {"device_batches": 0},
+            ValueError,
+            "`device_batches` must be an integer of at least 1, got 0",
+        ),
+        (
+            {"max_memory_bytes": 0},
+            ValueError,
+            "`max_memory_bytes` must be an integer of at least 1, got 0",
+        ),
+        (
+            {"process_index": 1},
+            ValueError,
+            "`process_index` and `process_count` must be given together, got 1 and None",
+        ),
+        (
+            {"process_index": 2, "process_count": 2},
+            ValueError,
+            "`process_index` must be below `process_count` = 2, got 2",
+        ),
+        (
+            {"process_index": 0, "process_count": 3},
+            ValueError,
+            "`batch_size` must be a multiple of the 3 processes, got 8",
+        ),
+        (
+            {"process_index": 0, "process_count": 8, "last_batch": "keep"},
+            ValueError,
+            '`last_batch="keep"` ends each epoch with a batch of 4 rows, which 8 processes cannot '
+            'split evenly; use "pad"',
+        ),
+        (
+            {"sharding": "data"},
+            TypeError,
+            "`sharding` must be a jax.sharding.Sharding, as NamedSharding(mesh, P('data')), got "
+            "'data'",
+        ),
+        (
+            {"sharding": SHARDING, "batch_size": 20},
+            ValueError,
+            "`batch_size` must be a multiple of 8, the number of shards that `sharding` cuts the "
+            "batch into, got 20; use 16 or 24",
+        ),
+        (
+            {"sharding": SHARDING, "batch_size": 4},
+            ValueError,
+            "`batch_size` must be a multiple of 8, the number of shards that `sharding` cuts the "
+            "batch into, got 4; use 8",
+        ),
+        (
+            {"sharding": SHARDING, "last_batch": "keep"},
+            ValueError,
+            '`last_batch="keep"` ends each epoch with a batch of 4 rows, which `sharding` cannot '
+            'cut evenly; use "pad"',
+        ),
+        (
+            {"sharding": SHARDING, "process_index": 1, "process_count": 2},
+            ValueError,
+            "`process_index` and `process_count` must be JAX's own, 0 of 1, with a `sharding`, got "
+            "1 of 2; leave them out, or simulate hosts without a sharding",
+        ),
+    ],
+)
+def test_a_bad_argument_is_named_with_its_rule_and_value(options, kind, message, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", None)  # no process may start
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
+        feeder.DataLoader(rows(100), **{"batch_size": 8, **options})
+
+
+def test_a_single_transform_is_asked_for_as_a_sequence():
+    with pytest.raises(TypeError, match=r"^`transforms` must be a sequence of callables, got .*"):
+        feeder.DataLoader(rows(8), 2, transforms=len)
+    with pytest.raises(TypeError, match=r"^`transforms` must be a sequence of callables, got .*"):
+        feeder.DataLoader(rows(8), 2, transforms=feeder.RandomMap(max))
+
+
+def test_a_random_map_needs_a_function():
+    message = "`function` must be callable as function(record, rng), got 3"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        feeder.RandomMap(3)
+
+
+class OnlyLength:
+    def __len__(self):
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "message"),
+    [
+        (
+            iter([1, 2]),
+            TypeError,
+            "`source` must have len() and [], got list_iterator, which has no len() and no []; "
+            "collect it with list(source) where it fits in memory",
+        ),
+        (
+            OnlyLength(),
+            TypeError,
+            "`source` must have len() and [], got OnlyLength, which has no []",
+        ),
+        (3, TypeError, "`source` must have len() and [], got int, which has no len() and no []"),
+        ("text", TypeError, "`source` must be a collection of records, got str"),
+        (
+            OnlyLength,
+            TypeError,
+            "`source` must be a collection of records, got the class OnlyLength",
+        ),
+        ({}, TypeError, "`source` must hold at least one array, got {}"),
+        (
+            {"x": np.zeros(3), "y": np.zeros(4)},
+            ValueError,
+            "`source` must hold arrays of one length, got len(source['x']) = 3, "
+            "len(source['y']) = 4",
+        ),
+        (
+            {"x": [1, 2]},
+            TypeError,
+            "`source` must be a pytree of arrays, got list at source['x']; use numpy.asarray, or "
+            "a list of records",
+        ),
+        (
+            {"x": np.float32(3)},
+            TypeError,
+            "`source` must hold arrays of rows, got a single value at source['x']",
+        ),
+        ([], ValueError, "`source` must hold 1 to 2**62 records, got 0"),
+        (np.zeros((0, 3)), ValueError, "`source` must hold 1 to 2**62 records, got 0"),
+    ],
+)
+def test_what_is_no_source_is_refused(source, kind, message):
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
+        feeder.DataLoader(source, 1)
+
+
+def test_a_source_that_cannot_reach_the_workers_is_refused_at_once(monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", None)
+    with pytest.raises(TypeError, match=r"^`source`, `transforms`, .* must be picklable"):
+        feeder.DataLoader([threading.Lock()], 1, num_workers=1)
+    feeder.DataLoader([threading.Lock()], 1).close()
