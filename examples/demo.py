@@ -21,8 +21,7 @@ def train(title: str, *options: str) -> dict[str, str]:
     command = [sys.executable, str(SCRIPT), *options]
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     print(result.stdout, end="", flush=True)
-    pairs = (line.split(": ", 1) for line in result.stdout.splitlines() if ": " in line)
-    return {name: value for name, value in pairs}
+    return dict(line.split(": ", 1) for line in result.stdout.splitlines() if ": " in line)
 
 
 def main() -> int:
@@ -50,7 +49,8 @@ def main() -> int:
         return 1
     print(
         f"OK: {', '.join(runs)}: the same batches (digest {first['digest'][:16]}…), the same final "
-        f"loss to the bit ({float.fromhex(first['final loss']):.6f}), {accuracy:.2%} held-out accuracy"
+        f"loss to the bit ({float.fromhex(first['final loss']):.6f}), {accuracy:.2%} held-out "
+        "accuracy"
     )
     return 0
 

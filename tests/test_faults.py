@@ -1,5 +1,6 @@
 """Real processes, real signals: nothing hangs, nothing is lost, nothing is left behind."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -186,32 +187,37 @@ SCRIPT = """
     loader = feeder.DataLoader(list(range(64)), 2, transforms=[stuck], num_workers=3)
     batches = iter(loader)
     next(batches), next(batches)
-    print("ready", *batches.stats().worker_pids, flush=True)
+    print("ready", flush=True)
+    sys.stdin.readline()
     {ending}
 """
 
 
+@contextlib.contextmanager
 def started(ending):
+    """A process with three busy workers, and its family: the zygote and the workers."""
     code = textwrap.dedent(SCRIPT).format(ending=ending)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    word, *pids = process.stdout.readline().split()
-    assert word == "ready"
-    family = [psutil.Process(int(pid)) for pid in pids]
-    family.append(family[0].parent())
-    return process, family
+    ) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            family = psutil.Process(process.pid).children(recursive=True)
+            assert len(family) >= 3  # the third worker may still be on its way
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            yield process, family
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_outlives_a_parent_that_is_killed_while_its_workers_are_busy(number):
-    process, family = started("sys.stdin.read()")
-    assert len(family) == 4
-    with process:
+    with started("sys.stdin.read()") as (process, family):
         process.send_signal(number)
         _, errors = process.communicate(timeout=10)
     _, alive = psutil.wait_procs(family, timeout=2)
@@ -235,8 +241,7 @@ def test_nothing_outlives_a_parent_that_is_killed_while_its_workers_are_busy(num
     ],
 )
 def test_nothing_outlives_a_parent_that_ends(ending, code):
-    process, family = started(ending)
-    with process:
+    with started(ending) as (process, family):
         _, errors = process.communicate(timeout=10)
     assert process.returncode == code
     _, alive = psutil.wait_procs(family, timeout=2)

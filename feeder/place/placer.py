@@ -90,7 +90,8 @@ class Placer:
             if leaf.ndim == 0:
                 name = treespec.accessors()[number].codify("batch")
                 raise ValueError(
-                    f"every leaf of a batch must have rows to be placed, got a single value at {name}"
+                    "every leaf of a batch must have rows to be placed, got a single value "
+                    f"at {name}"
                 )
             shape = (num_rows, *leaf.shape[1:])
             shards: Any = self._shards(leaf, num_rows)
