@@ -14,6 +14,7 @@ Owner:
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -43,7 +44,6 @@ class Stages:
         identity: What a state must match.
         producer: Builds them.
         placer: Places them; None: they stay on the host.
-        window: Batches asked of the producer at one time.
         batches_ahead: Batches placed ahead of the one delivered.
     """
 
@@ -51,7 +51,6 @@ class Stages:
     identity: state.Identity
     producer: Producer
     placer: Placer | None
-    window: int
     batches_ahead: int
 
 
@@ -103,11 +102,10 @@ class BatchIterator(Iterator[Any]):
         if self._began_ns is None:
             self._began_ns = began
         try:
-            self._submit()
             while not self._ready:
                 if self._collector.ready:
                     self._place_next()
-                elif len(self._collector):
+                elif self._submit():
                     self._session.wait()
                     self._take()
                 else:
@@ -195,15 +193,19 @@ class BatchIterator(Iterator[Any]):
         self._collector: Collector[Outcome] = Collector()
         self._ready: deque[_Ready] = deque()
 
-    def _submit(self) -> None:
-        while len(self._collector) < self._stages.window:
-            plan = next(self._plans, None)
-            if plan is None:
-                return
-            step = plan.chunk.step
-            self._asked[step] = plan
-            self._collector.expect(step)
-            self._session.submit(plan.chunk)
+    def _submit(self) -> bool:
+        """Fills the window, once half of it is free; False where nothing is under way.
+
+        Several batches at a time: waking a worker costs more than anything else done here.
+        """
+        window = self._stages.producer.window
+        if 2 * len(self._collector) <= window:
+            for plan in itertools.islice(self._plans, window - len(self._collector)):
+                step = plan.chunk.step
+                self._asked[step] = plan
+                self._collector.expect(step)
+                self._session.submit(plan.chunk)
+        return bool(self._collector)
 
     def _take(self) -> None:
         for step, outcome in self._session.take():
@@ -211,12 +213,17 @@ class BatchIterator(Iterator[Any]):
 
     def _go_ahead(self) -> None:
         """Keeps workers and transfers busy while the caller computes."""
+        under_way = len(self._collector)
         self._submit()
-        if self._stages.batches_ahead:
-            self._session.poll()
-            self._take()
-        while self._collector.ready and len(self._ready) < self._stages.batches_ahead:
+        for _ in range(self._stages.batches_ahead - len(self._ready)):
+            if not self._collector.ready:
+                self._session.poll()
+                self._take()
+                if not self._collector.ready:
+                    return
             self._place_next()
+        if len(self._collector) > under_way:
+            self._session.poll()
 
     def _place_next(self) -> None:
         step, outcome = self._collector.pop()

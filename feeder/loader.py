@@ -59,7 +59,8 @@ class DataLoader:
             are stacked into arrays, other leaves into arrays of dtype object.
         num_workers: Worker processes; 0: batches are built in this process. It can never
             change a result.
-        prefetch_batches: Local batches built ahead; None: two for each worker.
+        prefetch_batches: Local batches built ahead; None: two for each worker, more while they
+            are small.
         sharding: A `jax.sharding.Sharding` of the global batch: batches are pytrees of global
             `jax.Array`, already on their devices. None: NumPy arrays on the host.
         device_batches: Batches placed on the devices ahead of the one delivered (with
@@ -118,9 +119,8 @@ class DataLoader:
         )
         _check_some_batch(schedule)
         num_workers = arguments.integer("num_workers", num_workers, 0)
-        window = 2 * num_workers
         if prefetch_batches is not None:
-            window = arguments.integer("prefetch_batches", prefetch_batches, 1)
+            prefetch_batches = arguments.integer("prefetch_batches", prefetch_batches, 1)
         device_batches = arguments.integer("device_batches", device_batches, 1)
         max_bytes = memory_limit_bytes() // 2
         if max_memory_bytes is not None:
@@ -141,12 +141,12 @@ class DataLoader:
         )
         producer: Producer
         if num_workers:
-            producer = Pool(recipe, num_workers, max_bytes)
-            ahead = device_batches if placer else 1
+            producer = Pool(recipe, num_workers, max_bytes, prefetch_batches)
         else:
-            producer = Inline(recipe, max_bytes)
-            window, ahead = 1, 1 if placer else 0
-        self._stages = Stages(self._planner, self._identity, producer, placer, window, ahead)
+            producer = Inline(recipe, max_bytes, ahead=placer is not None)
+            device_batches = 1
+        ahead = device_batches if placer else 0
+        self._stages = Stages(self._planner, self._identity, producer, placer, ahead)
         # Also called when the loader and its iterators are gone, and at the interpreter's end.
         self._close = weakref.finalize(self, producer.close)
 

@@ -32,6 +32,9 @@ class Collector(Generic[T]):
         """Takes what arrived for a step. Something that arrived before stays; this is dropped."""
         self._arrived.setdefault(step, item)
 
+    def __bool__(self) -> bool:
+        return bool(self._expected)
+
     @property
     def ready(self) -> bool:
         """Whether the next step has arrived."""

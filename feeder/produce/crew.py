@@ -3,6 +3,7 @@
 Guarantees:
     * A death is told once, after every message that the worker had sent before it, and only
       when the process is gone for certain.
+    * What a worker waits for reaches it, however full its socket is.
     * A wait ends with the zygote too: it is watched by pidfd, and its workers die with it.
 
 Owner:
@@ -57,6 +58,14 @@ class Crew:
         self._zygote: ZygoteProcess | None = None
         self._epoll: select.epoll | None = None
 
+    def adopt(self, worker: WorkerHandle) -> None:
+        """Owns a worker from now on, and hears it."""
+        if self._epoll is None:
+            self._epoll = select.epoll()
+        self.workers[worker.serial] = worker
+        self._by_fd[worker.sock.fileno()] = worker
+        self._epoll.register(worker.sock, select.EPOLLIN)
+
     def start(self) -> None:
         """Starts what is missing: the zygote, and workers up to their number."""
         if self._epoll is None:
@@ -67,9 +76,7 @@ class Crew:
             self._epoll.register(self._zygote.pidfd, select.EPOLLIN)
         while len(self.workers) < self.num_workers:
             worker = WorkerHandle(next(self._serials))
-            self.workers[worker.serial] = worker
-            self._by_fd[worker.sock.fileno()] = worker
-            self._epoll.register(worker.sock, select.EPOLLIN)
+            self.adopt(worker)
             try:
                 self._zygote.spawn(worker.serial, worker.far)
             except ConnectionError:
@@ -78,9 +85,11 @@ class Crew:
     def events(self, timeout_s: float) -> Iterator[tuple[WorkerHandle, Message | Death]]:
         """Yields what came within ``timeout_s`` (-1: for ever): messages, and deaths."""
         assert self._epoll is not None
-        for fd, _ in self._epoll.poll(timeout_s):
+        for fd, ready in self._epoll.poll(timeout_s):
             worker = self._by_fd.get(fd)
             if worker is not None:
+                if ready & select.EPOLLOUT and worker.flush():
+                    self._epoll.modify(fd, select.EPOLLIN)
                 if (message := worker.receive()) is not None:
                     yield worker, message
             elif self._zygote is not None and fd in (
@@ -88,6 +97,13 @@ class Crew:
                 self._zygote.pidfd,
             ):
                 yield from self._hear_zygote(self._zygote)
+
+    def grant(self, worker: WorkerHandle, packet: bytes) -> None:
+        """Sends what the worker waits for; where its socket is full, as soon as there is room."""
+        worker.outbox = packet
+        if not worker.flush():
+            assert self._epoll is not None
+            self._epoll.modify(worker.sock, select.EPOLLIN | select.EPOLLOUT)
 
     def end(self) -> None:
         """Ends every process, and closes every descriptor. Idempotent."""

@@ -61,6 +61,7 @@ class WorkerHandle:
         pid: Process id; None until the zygote has forked it.
         ready: Whether it has loaded the recipe.
         broken: Whether it could not.
+        outbox: A GRANT that found the socket full; there is one at most.
         jobs: What it was sent and has not answered, in order; it works on the first.
     """
 
@@ -71,6 +72,7 @@ class WorkerHandle:
         self.pidfd: int | None = None
         self.ready = False
         self.broken = False
+        self.outbox: bytes | None = None
         self.jobs: deque[Job] = deque()
         self._layouts: dict[int, Layout] = {}
         self._parts: list[bytes] = []
@@ -82,6 +84,12 @@ class WorkerHandle:
         except (BlockingIOError, ConnectionError):
             return False
         return True
+
+    def flush(self) -> bool:
+        """Sends what is in the outbox; False where there is still no room for it."""
+        if self.outbox is not None and self.send(self.outbox):
+            self.outbox = None
+        return self.outbox is None
 
     def receive(self) -> Message | None:
         """The next message, without waiting; None where there is none."""

@@ -21,18 +21,22 @@ class Inline:
     Args:
         recipe: What builds a batch.
         max_bytes: Most bytes of slots at one time.
+        ahead: Whether `poll` builds, so that a batch can be on its way to the devices while
+            the one before it is used; else only `wait` does, when it is asked for.
     """
 
+    window = 1
     num_restarts = 0
     worker_pids = ()
 
-    def __init__(self, recipe: Recipe, max_bytes: int) -> None:
+    def __init__(self, recipe: Recipe, max_bytes: int, ahead: bool) -> None:
         self._recipe = recipe
+        self._ahead = ahead
         self._slab = Slab(max_bytes)
 
     def session(self) -> InlineSession:
         """Opens a session, with a builder of its own."""
-        return InlineSession(Builder(self._recipe), self._slab)
+        return InlineSession(Builder(self._recipe), self._slab, self._ahead)
 
     def close(self) -> None:
         """Gives back all memory but that of batches still alive."""
@@ -40,10 +44,11 @@ class Inline:
 
 
 class InlineSession:
-    """Builds one batch per `wait` or `poll`."""
+    """Builds one batch per `wait`, and per `poll` where it builds ahead."""
 
-    def __init__(self, builder: Builder, slab: Slab) -> None:
+    def __init__(self, builder: Builder, slab: Slab, ahead: bool) -> None:
         self._builder = builder
+        self._ahead = ahead
         self._slab = slab
         self._asked: deque[Chunk] = deque()
         self._arrived: list[tuple[int, Outcome]] = []
@@ -53,14 +58,15 @@ class InlineSession:
         self._asked.append(chunk)
 
     def poll(self) -> None:
+        """Builds the next batch, where batches are built ahead."""
+        if self._ahead:
+            self.wait()
+
+    def wait(self) -> None:
         """Builds the next batch, if one was asked for."""
         if self._asked:
             chunk = self._asked.popleft()
             self._arrived.append((chunk.step, build_here(self._builder, chunk, self._slab)))
-
-    def wait(self) -> None:
-        """Builds the next batch."""
-        self.poll()
 
     def take(self) -> list[tuple[int, Outcome]]:
         """The (step, outcome) pairs that came since the last call."""

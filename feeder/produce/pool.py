@@ -38,6 +38,9 @@ from feeder.produce.slots import Slab
 
 _log = logging.getLogger("feeder")
 
+SMALL_BYTES = 8 * 2**20
+"""Slots that may be used to keep small batches, which cost less than waking a worker, ahead."""
+
 MAX_DEATHS = 3
 """Workers that one batch, or the start of workers, may cost before it is an error."""
 
@@ -49,6 +52,8 @@ class Pool:
         recipe: What builds a batch.
         num_workers: Worker processes, at least 1.
         max_bytes: Most bytes of slots at one time.
+        prefetch_batches: Batches that one session should have under way; None: two for each
+            worker, and up to 16 while their slots take less than `SMALL_BYTES`.
 
     Attributes:
         num_restarts: Workers that died and were replaced.
@@ -57,8 +62,11 @@ class Pool:
         TypeError: The recipe cannot be pickled.
     """
 
-    def __init__(self, recipe: Recipe, num_workers: int, max_bytes: int) -> None:
+    def __init__(
+        self, recipe: Recipe, num_workers: int, max_bytes: int, prefetch_batches: int | None
+    ) -> None:
         self.num_restarts = 0
+        self._prefetch_batches = prefetch_batches
         self._recipe_fd = payload.pack(recipe)
         self._slab = Slab(max_bytes)
         self._crew = Crew(num_workers, self._slab.fd, self._recipe_fd)
@@ -70,6 +78,16 @@ class Pool:
         self._unsent: deque[Job] = deque()
         self._deaths_at_start: list[int] = []  # since a worker was last ready
         self._zygote_deaths = 0  # since a batch last came
+
+    @property
+    def window(self) -> int:
+        """Batches that one session should have under way."""
+        if self._prefetch_batches is not None:
+            return self._prefetch_batches
+        least = 2 * self._crew.num_workers
+        if not self._slab.slot_bytes:
+            return least
+        return max(least, min(8 * least, SMALL_BYTES // self._slab.slot_bytes))
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -127,7 +145,8 @@ class Pool:
                     self._on_death(worker, event)
                 else:
                     self._on_message(worker, event)
-            self._send_jobs()
+            if self._unsent:
+                self._send_jobs()
         except BaseException:
             self._crew.end()
             self._unsent = deque(self._jobs.values())
@@ -216,9 +235,9 @@ class Pool:
         if job.slot is None or job.slot.capacity < num_bytes:
             if job in worker.jobs:  # nobody wants it
                 self._forget(self._answered(worker, ticket))
-            worker.send(encode(int(Kind.GRANT), None))
+            self._crew.grant(worker, encode(int(Kind.GRANT), None))
         else:
-            worker.send(encode(int(Kind.GRANT), job.slot.offset))
+            self._crew.grant(worker, encode(int(Kind.GRANT), job.slot.offset))
 
     def _on_death(self, worker: WorkerHandle, death: Death) -> None:
         """Puts the dead worker's jobs back, first in line; the crew replaces it."""

@@ -60,6 +60,11 @@ class Producer(Protocol):
     """Builds batches; owned by one loader, shared by its iterators."""
 
     @property
+    def window(self) -> int:
+        """Batches that one session should have under way."""
+        ...
+
+    @property
     def num_restarts(self) -> int:
         """Workers that died and were replaced."""
         ...

@@ -1,0 +1,65 @@
+"""The parent's side of a worker's socket: full sockets, and tasks taken back."""
+
+import weakref
+
+import numpy as np
+import pytest
+
+from feeder.plan.batches import Chunk
+from feeder.produce.crew import Crew
+from feeder.produce.handle import Job, WorkerHandle
+from feeder.produce.messages import Kind, encode, encode_task
+from feeder.produce.pool import PoolSession
+
+
+@pytest.fixture
+def worker():
+    worker = WorkerHandle(0)
+    yield worker
+    worker.close_sockets()
+
+
+def filled(worker):
+    """Sends tasks until the socket takes no more."""
+    session = PoolSession(None)
+    for ticket in range(10_000):
+        rows = np.arange(256)
+        job = Job(ticket, Chunk(ticket, rows, rows, None), weakref.ref(session))
+        if not worker.send(encode_task(ticket, job.chunk, None, None)):
+            return session
+        worker.jobs.append(job)
+    raise AssertionError("the socket never fills")
+
+
+def test_a_grant_that_finds_the_socket_full_is_sent_as_soon_as_there_is_room(worker):
+    session = filled(worker)
+    crew = Crew(1, -1, -1)
+    crew.adopt(worker)
+    grant = encode(int(Kind.GRANT), 4096)
+    crew.grant(worker, grant)
+    assert worker.outbox == grant
+    assert list(crew.events(0)) == []
+    for _ in worker.jobs:
+        worker.far.recv(65536)
+    assert list(crew.events(1)) == []
+    assert worker.outbox is None
+    assert worker.far.recv(65536) == grant
+    assert session.arrived == []
+    crew.end()
+
+
+def test_tasks_that_were_not_begun_are_taken_back_in_order(worker):
+    filled(worker)
+    begun, *waiting = list(worker.jobs)
+    worker.far.recv(65536)  # the worker takes the first
+    taken = []
+    while (back := worker.take_back()) is not None:
+        taken.append(back[0])
+    assert taken == waiting
+    assert list(worker.jobs) == [begun]
+
+
+def test_a_grant_is_not_taken_back(worker):
+    worker.send(encode(int(Kind.GRANT), 4096))
+    assert worker.take_back() is None
+    assert worker.far.recv(65536) == encode(int(Kind.GRANT), 4096)
