@@ -89,17 +89,18 @@ def test_fifty_random_sigkills_change_nothing():
     options = {**OPTIONS, "num_epochs": 40, "transforms": [feeder.RandomMap(noisy)]}
     expected = digest(run(rows(200), 8, **options))
     chance = random.Random(0)
-    killed = 0
+    killed = set()
     received = []
     with feeder.DataLoader(rows(200), 8, num_workers=2, **options) as loader:
         batches = iter(loader)
         for step, batch in enumerate(batches):
             received.append(batch)
-            pids = batches.stats().worker_pids
-            if killed < 50 and step % 15 == 7 and pids:
-                os.kill(chance.choice(pids), signal.SIGKILL)
-                killed += 1
-        assert killed == 50
+            alive = sorted(set(batches.stats().worker_pids) - killed)
+            if len(killed) < 50 and step % 15 == 7 and alive:
+                victim = chance.choice(alive)
+                os.kill(victim, signal.SIGKILL)
+                killed.add(victim)
+        assert len(killed) == 50
         assert batches.stats().restarts == 50
     assert digest(received) == expected
 

@@ -76,7 +76,7 @@ class Pool:
         self._tickets = itertools.count()
         self._jobs: dict[int, Job] = {}  # by ticket: all that are not delivered
         self._unsent: deque[Job] = deque()
-        self._deaths_at_start: list[int] = []  # since a worker was last ready
+        self._deaths_at_start: list[int] = []  # since a worker was ready, or a batch came
         self._zygote_deaths = 0  # since a batch last came
 
     @property
@@ -210,6 +210,7 @@ class Pool:
             assert job.slot is not None
             slot, job.slot = job.slot, None
             self._zygote_deaths = 0
+            self._deaths_at_start.clear()
             self._deliver(job, LocalBatch(built, self._slab.lease(slot)))
         elif kind == Kind.OBJECTS:
             worker.keep_objects(message[2])
