@@ -74,7 +74,7 @@ class Planner:
     def batch(self, step: int) -> BatchPlan:
         """The plan of batch ``step`` of an unbroken run."""
         span, after = next(self.schedule.spans(self.schedule.cursor(step)))
-        positions = self._positions(span)
+        positions = self._positions([span])[0]
         return self._plan(span, after, positions, self.order(positions))
 
     def batches(self, cursor: Cursor) -> Iterator[BatchPlan]:
@@ -83,19 +83,19 @@ class Planner:
         local = max(1, len(self.local_rows(self.schedule.batch_size)))
         at_once = min(_BATCHES_AHEAD, max(1, _ROWS_AHEAD // local))
         while ahead := list(itertools.islice(spans, at_once)):
-            positions = [self._positions(span) for span, _ in ahead]
-            indices = self.order(np.concatenate(positions))
-            indices.setflags(write=False)  # user code reads them, here as in a worker
-            start = 0
-            for (span, after), at in zip(ahead, positions, strict=True):
-                stop = start + len(at)
-                yield self._plan(span, after, at, indices[start:stop])
-                start = stop
+            for run in _runs_of_one_size(ahead):
+                positions = self._positions([span for span, _ in run])
+                indices = self.order(positions.reshape(-1)).reshape(positions.shape)
+                indices.setflags(write=False)  # user code reads them, here as in a worker
+                for (span, after), at, of in zip(run, positions, indices, strict=True):
+                    yield self._plan(span, after, at, of)
 
-    def _positions(self, span: Span) -> Indices:
-        positions = self.local_rows(span.num_rows) + span.start
-        if span.num_real < span.num_rows:
-            np.minimum(positions, span.start + span.num_real - 1, out=positions)
+    def _positions(self, run: list[Span]) -> Indices:
+        """Positions of the local rows of batches of one size, shape (batches, local rows)."""
+        starts = np.array([span.start for span in run])[:, None]
+        last_real = np.array([span.start + span.num_real - 1 for span in run])[:, None]
+        rows = self.local_rows(run[0].num_rows)
+        positions: Indices = np.minimum(starts + rows, last_real)
         return positions
 
     def _plan(self, span: Span, after: Cursor, positions: Indices, indices: Indices) -> BatchPlan:
@@ -104,3 +104,11 @@ class Planner:
             mask = self.local_rows(span.num_rows) < span.num_real
         chunk = Chunk(span.step, positions, indices, mask)
         return BatchPlan(chunk, span.num_rows, after)
+
+
+def _runs_of_one_size(
+    spans: list[tuple[Span, Cursor]],
+) -> Iterator[list[tuple[Span, Cursor]]]:
+    """Splits spans where their number of rows changes; most often nowhere."""
+    for _, run in itertools.groupby(spans, key=lambda pair: pair[0].num_rows):
+        yield list(run)

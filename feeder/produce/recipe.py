@@ -93,6 +93,7 @@ class Builder:
         ]
         self._rng = RecordRng(recipe.seed)
         self._layouts: dict[tuple[Any, ...], Layout] = {}
+        self._gathered: dict[int, Layout] = {}  # by rows: what an array source's batch looks like
         self._whole = hasattr(self._source, "read")  # the source returns batches, not records
         self._direct = isinstance(self._source, ArraySource) and not (
             recipe.transforms
@@ -125,10 +126,13 @@ class Builder:
         source = self._source
         assert isinstance(source, ArraySource)
         rows = len(chunk.indices)
-        specs = tuple(LeafSpec((rows, *array.shape[1:]), array.dtype) for array in source.arrays)
-        layout = self._layout(source.treespec, specs, chunk)
+        layout = self._gathered.get(rows)
+        if layout is None:
+            specs = [LeafSpec((rows, *array.shape[1:]), array.dtype) for array in source.arrays]
+            layout = self._layout(source.treespec, tuple(specs), chunk)
+            self._gathered[rows] = layout
         arrays = layout.arrays(*reserve(layout.num_bytes))
-        source.read_into(chunk.indices, arrays[: len(specs)])  # type: ignore[arg-type]
+        source.read_into(chunk.indices, arrays[: len(source.arrays)])  # type: ignore[arg-type]
         return self._finish(layout, arrays, [], chunk, clock)
 
     def _stack(self, chunk: Chunk, reserve: Reserve, clock: _Clock) -> Built:
