@@ -16,23 +16,38 @@ from __future__ import annotations
 import itertools
 import select
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from feeder.produce.handle import WorkerHandle
 from feeder.produce.launch import Exited, Spawned, ZygoteProcess, wait_readable
 from feeder.produce.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
+class Heard(NamedTuple):
+    """A worker said something."""
+
+    worker: WorkerHandle
+    message: Message
+
+
+class Death(NamedTuple):
     """A worker is gone.
 
     Attributes:
-        exit_code: As in `subprocess`: -N for signal N. None where the zygote was killed, and
-            the worker with it.
+        worker: Its handle, which no longer counts among the living.
+        exit_code: As in `subprocess`: -N for signal N. None where the zygote ended, and the
+            worker with it.
     """
 
+    worker: WorkerHandle
     exit_code: int | None
+
+
+class ZygoteDeath(NamedTuple):
+    """The zygote is gone; all its workers went before."""
+
+
+Event: TypeAlias = Heard | Death | ZygoteDeath
 
 
 class Crew:
@@ -82,8 +97,8 @@ class Crew:
             except ConnectionError:
                 return  # the zygote is gone: the next `events` will tell
 
-    def events(self, timeout_s: float) -> Iterator[tuple[WorkerHandle, Message | Death]]:
-        """Yields what came within ``timeout_s`` (-1: for ever): messages, and deaths."""
+    def events(self, timeout_s: float) -> Iterator[Event]:
+        """Yields what came within ``timeout_s`` (-1: for ever)."""
         assert self._epoll is not None
         for fd, ready in self._epoll.poll(timeout_s):
             worker = self._by_fd.get(fd)
@@ -91,7 +106,7 @@ class Crew:
                 if ready & select.EPOLLOUT and worker.flush():
                     self._epoll.modify(fd, select.EPOLLIN)
                 if (message := worker.receive()) is not None:
-                    yield worker, message
+                    yield Heard(worker, message)
             elif self._zygote is not None and fd in (
                 self._zygote.sock.fileno(),
                 self._zygote.pidfd,
@@ -120,7 +135,7 @@ class Crew:
         if epoll is not None:
             epoll.close()
 
-    def _hear_zygote(self, zygote: ZygoteProcess) -> Iterator[tuple[WorkerHandle, Message | Death]]:
+    def _hear_zygote(self, zygote: ZygoteProcess) -> Iterator[Event]:
         try:
             word = zygote.hear()
         except EOFError:
@@ -135,7 +150,7 @@ class Crew:
         elif isinstance(word, Exited):
             yield from self._lose(self.workers[word.serial], word.code)
 
-    def _bury(self, zygote: ZygoteProcess) -> Iterator[tuple[WorkerHandle, Message | Death]]:
+    def _bury(self, zygote: ZygoteProcess) -> Iterator[Event]:
         """The zygote is dead, and the kernel kills its workers."""
         assert self._epoll is not None
         self._zygote = None
@@ -144,16 +159,15 @@ class Crew:
         zygote.close()
         for worker in list(self.workers.values()):
             yield from self._lose(worker, None)
+        yield ZygoteDeath()
 
-    def _lose(
-        self, worker: WorkerHandle, exit_code: int | None
-    ) -> Iterator[tuple[WorkerHandle, Message | Death]]:
+    def _lose(self, worker: WorkerHandle, exit_code: int | None) -> Iterator[Event]:
         assert self._epoll is not None
         del self.workers[worker.serial]
         del self._by_fd[worker.sock.fileno()]
         self._epoll.unregister(worker.sock)
         worker.wait_gone()
         while (message := worker.receive()) is not None:
-            yield worker, message
-        yield worker, Death(exit_code)
+            yield Heard(worker, message)
+        yield Death(worker, exit_code)
         worker.close_sockets()

@@ -8,16 +8,27 @@ import socket
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from feeder.plan.batches import Chunk
 from feeder.produce.launch import wait_readable
 from feeder.produce.layout import Layout
 from feeder.produce.messages import MAX_PACKET, Kind, Message, decode
+from feeder.produce.session import Outcome
 from feeder.produce.slots import Slot
 
-if TYPE_CHECKING:
-    from feeder.produce.pool import PoolSession
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Inbox:
+    """Where one session's outcomes arrive.
+
+    Attributes:
+        arrived: (step, outcome) pairs that came and were not taken.
+        closed: Whether nobody waits for the others any more.
+    """
+
+    arrived: list[tuple[int, Outcome]] = field(default_factory=list)
+    closed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -27,21 +38,21 @@ class Job:
     Attributes:
         ticket: Its number, unique in the pool.
         chunk: Which batch.
-        session: Who asked; dead where nobody wants it any more.
+        inbox: Of the session that asked; dead once it is gone.
         slot: Where it is built; the job's own until it is leased to the batch.
         deaths: Exit codes of the workers that died while they built it.
     """
 
     ticket: int
     chunk: Chunk
-    session: weakref.ref[PoolSession]
+    inbox: weakref.ref[Inbox]
     slot: Slot | None = None
     deaths: list[int] = field(default_factory=list)
 
-    def wanted_by(self) -> PoolSession | None:
-        """The session that still waits for it."""
-        session = self.session()
-        return None if session is None or session.closed else session
+    def wanted_by(self) -> Inbox | None:
+        """The inbox of whoever still waits for it."""
+        inbox = self.inbox()
+        return None if inbox is None or inbox.closed else inbox
 
 
 class WorkerHandle:

@@ -20,17 +20,17 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import signal
 import threading
 import weakref
 from collections import deque
 
-from feeder.errors import ClosedError, FeederError, MemoryLimitError, WorkerDiedError
+from feeder.errors import ClosedError, FeederError, MemoryLimitError
 from feeder.plan.batches import Chunk
-from feeder.produce import payload
-from feeder.produce.crew import Crew, Death
+from feeder.produce import deaths, payload
+from feeder.produce.crew import Crew, Death, Heard
+from feeder.produce.deaths import Deaths
 from feeder.produce.failures import START, Failure
-from feeder.produce.handle import Job, WorkerHandle
+from feeder.produce.handle import Inbox, Job, WorkerHandle
 from feeder.produce.messages import Kind, Message, chunk_bytes, encode, encode_task
 from feeder.produce.recipe import Built, Recipe, StageTimes
 from feeder.produce.session import LocalBatch, Outcome
@@ -40,9 +40,6 @@ _log = logging.getLogger("feeder")
 
 SMALL_BYTES = 8 * 2**20
 """Slots that may be used to keep small batches, which cost less than waking a worker, ahead."""
-
-MAX_DEATHS = 3
-"""Workers that one batch, or the start of workers, may cost before it is an error."""
 
 
 class Pool:
@@ -76,8 +73,7 @@ class Pool:
         self._tickets = itertools.count()
         self._jobs: dict[int, Job] = {}  # by ticket: all that are not delivered
         self._unsent: deque[Job] = deque()
-        self._deaths_at_start: list[int] = []  # since a worker was ready, or a batch came
-        self._zygote_deaths = 0  # since a batch last came
+        self._deaths = Deaths()
 
     @property
     def window(self) -> int:
@@ -99,10 +95,10 @@ class Pool:
         """Opens a session."""
         return PoolSession(self)
 
-    def submit(self, session: PoolSession, chunk: Chunk) -> None:
-        """Takes a job; it is sent to a worker at the next `poll` or `wait`."""
+    def submit(self, inbox: Inbox, chunk: Chunk) -> None:
+        """Takes a job for the owner of ``inbox``; the next `poll` or `wait` sends it."""
         with self._lock:
-            job = Job(next(self._tickets), chunk, weakref.ref(session))
+            job = Job(next(self._tickets), chunk, weakref.ref(inbox))
             self._jobs[job.ticket] = job
             self._unsent.append(job)
 
@@ -111,14 +107,14 @@ class Pool:
         with self._lock:
             self._step(0)
 
-    def wait(self, session: PoolSession) -> None:
-        """Waits until the session, which has asked for something, has an outcome to take.
+    def wait(self, inbox: Inbox) -> None:
+        """Waits until there is something in the inbox, whose owner has asked for something.
 
         Raises:
             ClosedError: The pool was closed.
         """
         with self._lock:
-            while not session.arrived:
+            while not inbox.arrived:
                 self._step(-1)
 
     def close(self) -> None:
@@ -140,11 +136,13 @@ class Pool:
         try:
             self._crew.start()
             self._send_jobs()
-            for worker, event in self._crew.events(timeout_s):
-                if isinstance(event, Death):
-                    self._on_death(worker, event)
+            for event in self._crew.events(timeout_s):
+                if isinstance(event, Heard):
+                    self._on_message(event.worker, event.message)
+                elif isinstance(event, Death):
+                    self._on_death(event.worker, event.exit_code)
                 else:
-                    self._on_message(worker, event)
+                    self._on_zygote_death()
             if self._unsent:
                 self._send_jobs()
         except BaseException:
@@ -209,8 +207,7 @@ class Pool:
             built = Built(worker.layout(number, new), worker.objects(), StageTimes(*times))
             assert job.slot is not None
             slot, job.slot = job.slot, None
-            self._zygote_deaths = 0
-            self._deaths_at_start.clear()
+            self._deaths.forget()
             self._deliver(job, LocalBatch(built, self._slab.lease(slot)))
         elif kind == Kind.OBJECTS:
             worker.keep_objects(message[2])
@@ -220,7 +217,7 @@ class Pool:
             self._deliver(self._answered(worker, message[1]), Failure.unpacked(message[2]))
         elif kind == Kind.READY:
             worker.ready = True
-            self._deaths_at_start.clear()
+            self._deaths.forget()
         elif kind == Kind.BROKEN:
             worker.broken = True
             self._give_up(worker, Failure.unpacked(message[1]))
@@ -240,73 +237,40 @@ class Pool:
         else:
             self._crew.grant(worker, encode(int(Kind.GRANT), job.slot.offset))
 
-    def _on_death(self, worker: WorkerHandle, death: Death) -> None:
+    def _on_death(self, worker: WorkerHandle, code: int | None) -> None:
         """Puts the dead worker's jobs back, first in line; the crew replaces it."""
         unbegun = []
         while (taken := worker.take_back()) is not None:
             unbegun.append(taken[0])
         begun = list(worker.jobs)
         worker.jobs.clear()
-        for job in reversed([*begun, *unbegun]):
-            self._unsent.appendleft(job)
+        self._unsent.extendleft(reversed([*begun, *unbegun]))
         if worker.broken:
             return
         self.num_restarts += 1
-        code = death.exit_code
         if code is None:
-            self._on_zygote_death(worker)
-            return
+            return  # it went with the zygote, whose end is told by itself
         _log.warning("worker process %s ended with exit code %s; it is replaced", worker.pid, code)
         if not worker.ready:
-            self._deaths_at_start.append(code)
-            if len(self._deaths_at_start) >= MAX_DEATHS:
-                codes, self._deaths_at_start = self._deaths_at_start, []
-                error = WorkerDiedError(
-                    f"{len(codes)} worker processes in a row ended while they loaded the source "
-                    f"and the transforms, with {_exit_codes(codes)}; their standard error may "
-                    "tell why; `num_workers=0` runs the same code in this process",
-                    step=None,
-                    exit_codes=codes,
-                )
+            if (error := self._deaths.at_start(code)) is not None:
                 self._give_up(worker, Failure.of(error, START, None))
         elif begun:
-            self._charge(begun[0], code)
+            begun[0].deaths.append(code)
+            if (error := deaths.of_chunk(begun[0].chunk, begun[0].deaths)) is not None:
+                self._unsent.remove(begun[0])
+                self._fail(begun[0], error)
 
-    def _charge(self, job: Job, exit_code: int) -> None:
-        """Counts a death against the job that the worker was at."""
-        job.deaths.append(exit_code)
-        if len(job.deaths) < MAX_DEATHS:
-            return
-        self._unsent.remove(job)
-        indices = job.chunk.indices.tolist()
-        shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
-        error = WorkerDiedError(
-            f"{len(job.deaths)} worker processes ended while they built step {job.chunk.step}, "
-            f"with {_exit_codes(job.deaths)}; one of its records is at fault: {shown}",
-            step=job.chunk.step,
-            indices=indices,
-            exit_codes=job.deaths,
-        )
-        self._fail(job, error)
+    def _on_zygote_death(self) -> None:
+        _log.warning("the process that starts workers ended; it is replaced, with all workers")
+        if (error := self._deaths.of_zygote()) is not None:
+            self._give_up(None, Failure.of(error, START, None))
 
-    def _on_zygote_death(self, worker: WorkerHandle) -> None:
-        self._zygote_deaths += 1
-        if self._zygote_deaths == 1:
-            _log.warning("the zygote process of the workers was killed; all are replaced")
-        limit = MAX_DEATHS * self._crew.num_workers
-        if self._zygote_deaths >= limit:
-            self._zygote_deaths = 0
-            error = WorkerDiedError(
-                f"the process that starts workers ended {MAX_DEATHS} times without a batch in "
-                "between; its standard error may tell why; `num_workers=0` needs none",
-                step=None,
-            )
-            self._give_up(worker, Failure.of(error, START, None))
-
-    def _give_up(self, worker: WorkerHandle, failure: Failure) -> None:
-        """Fails all jobs that no other worker has begun."""
-        jobs = [*worker.jobs, *self._unsent]
-        worker.jobs.clear()
+    def _give_up(self, worker: WorkerHandle | None, failure: Failure) -> None:
+        """Fails all jobs that no other worker has."""
+        jobs = [*self._unsent]
+        if worker is not None:
+            jobs += worker.jobs
+            worker.jobs.clear()
         self._unsent.clear()
         for job in jobs:
             self._deliver(job, failure)
@@ -317,8 +281,8 @@ class Pool:
         return job
 
     def _deliver(self, job: Job, outcome: Outcome) -> None:
-        if (session := job.wanted_by()) is not None:
-            session.arrived.append((job.chunk.step, outcome))
+        if (inbox := job.wanted_by()) is not None:
+            inbox.arrived.append((job.chunk.step, outcome))
         self._forget(job)
 
     def _fail(self, job: Job, error: FeederError) -> None:
@@ -332,21 +296,15 @@ class Pool:
 
 
 class PoolSession:
-    """One iterator's jobs at a pool.
-
-    Attributes:
-        arrived: What came and was not taken.
-        closed: Whether its jobs are given up.
-    """
+    """One iterator's jobs at a pool."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self.arrived: list[tuple[int, Outcome]] = []
-        self.closed = False
+        self._inbox = Inbox()
 
     def submit(self, chunk: Chunk) -> None:
         """Asks for a batch."""
-        self._pool.submit(self, chunk)
+        self._pool.submit(self._inbox, chunk)
 
     def poll(self) -> None:
         """Sends and hears what can be sent and heard at once."""
@@ -354,23 +312,14 @@ class PoolSession:
 
     def wait(self) -> None:
         """Waits until there is something to take."""
-        self._pool.wait(self)
+        self._pool.wait(self._inbox)
 
     def take(self) -> list[tuple[int, Outcome]]:
         """The (step, outcome) pairs that came since the last call."""
-        arrived, self.arrived = self.arrived, []
+        arrived, self._inbox.arrived = self._inbox.arrived, []
         return arrived
 
     def close(self) -> None:
         """Gives up all that was asked for and not taken."""
-        self.closed = True
-        self.arrived = []
-
-
-def _exit_codes(codes: list[int]) -> str:
-    """Exit codes for a message: signals by name, and what kills without a word."""
-    names = [signal.Signals(-code).name if code < 0 else f"exit code {code}" for code in codes]
-    text = ", ".join(names)
-    if -signal.SIGKILL in codes:
-        text += " (SIGKILL: most often the kernel, out of memory)"
-    return text
+        self._inbox.closed = True
+        self._inbox.arrived = []

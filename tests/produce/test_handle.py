@@ -7,9 +7,8 @@ import pytest
 
 from feeder.plan.batches import Chunk
 from feeder.produce.crew import Crew
-from feeder.produce.handle import Job, WorkerHandle
+from feeder.produce.handle import Inbox, Job, WorkerHandle
 from feeder.produce.messages import Kind, encode, encode_task
-from feeder.produce.pool import PoolSession
 
 
 @pytest.fixture
@@ -21,18 +20,18 @@ def worker():
 
 def filled(worker):
     """Sends tasks until the socket takes no more."""
-    session = PoolSession(None)
+    inbox = Inbox()
     for ticket in range(10_000):
         rows = np.arange(256)
-        job = Job(ticket, Chunk(ticket, rows, rows, None), weakref.ref(session))
+        job = Job(ticket, Chunk(ticket, rows, rows, None), weakref.ref(inbox))
         if not worker.send(encode_task(ticket, job.chunk, None, None)):
-            return session
+            return
         worker.jobs.append(job)
     raise AssertionError("the socket never fills")
 
 
 def test_a_grant_that_finds_the_socket_full_is_sent_as_soon_as_there_is_room(worker):
-    session = filled(worker)
+    filled(worker)
     crew = Crew(1, -1, -1)
     crew.adopt(worker)
     grant = encode(int(Kind.GRANT), 4096)
@@ -44,7 +43,6 @@ def test_a_grant_that_finds_the_socket_full_is_sent_as_soon_as_there_is_room(wor
     assert list(crew.events(1)) == []
     assert worker.outbox is None
     assert worker.far.recv(65536) == grant
-    assert session.arrived == []
     crew.end()
 
 
