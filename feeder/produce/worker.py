@@ -73,11 +73,12 @@ class Worker:
                 outcome = self._builder.build(chunk, reserve)
             except _GivenUpError:
                 continue
+            # What user code printed for a batch is out before the batch is.
+            sys.stdout.flush()
             if isinstance(outcome, Built):
                 self._deliver(ticket, outcome)
             else:
                 self._send(Kind.FAILED, ticket, outcome.packed())
-            sys.stdout.flush()  # what user code printed: the worker may be killed at any time
 
     def _grant(self, num_bytes: int, ticket: int, slot: Slot) -> int:
         """Offset of a slot for the batch: its own, or a larger one that the parent grants."""
