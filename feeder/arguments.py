@@ -74,7 +74,7 @@ def callables(
         TypeError: It is no sequence, or an item is not callable.
     """
     if callable(value) or isinstance(value, also) or not isinstance(value, Iterable):
-        raise TypeError(f"`{name}` must be a sequence of callables, got {value!r}; use [{value!r}]")
+        raise TypeError(f"`{name}` must be a sequence of callables, got {value!r}")
     items = tuple(value)
     for number, item in enumerate(items):
         if not (callable(item) or isinstance(item, also)):

@@ -80,6 +80,45 @@ def test_a_transform_that_writes_into_its_record_leaves_the_source(num_workers):
     assert digest([source]) == digest([rows(64)])
 
 
+class Stored:
+    """A source that hands out what it holds."""
+
+    def __init__(self):
+        self.records = [{"x": np.zeros(3), "deep": [np.zeros(2), k]} for k in range(12)]
+
+    def __len__(self):
+        return len(self.records)
+
+    def __getitem__(self, index):
+        return self.records[index]
+
+
+@pytest.mark.parametrize("make", [Stored, lambda: Stored().records])
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+def test_records_changed_in_place_change_no_later_batch(make, num_workers):
+    def spoil(record, rng):
+        record["x"] += rng.random()
+        record["deep"][0][:] = record["deep"][1]
+        record["new"] = record.pop("x")
+        return record
+
+    def collate(records):
+        for record in records:
+            record["deep"].append(np.float32(len(record["deep"])))
+        return np.array([record["deep"][2] for record in records])
+
+    for options in ({"transforms": [feeder.RandomMap(spoil)]}, {"collate": collate}):
+        source = make()
+        expected = [run(make(), 4, shuffle=True, num_epochs=epochs, **options) for epochs in (1, 3)]
+        with feeder.DataLoader(
+            source, 4, shuffle=True, num_epochs=3, num_workers=num_workers, **options
+        ) as loader:
+            for _ in range(2):
+                got = list(loader)
+                assert digest(got) == digest(expected[1])
+                assert digest(got[:3]) == digest(expected[0])
+
+
 @WORKERS
 def test_batches_stay_valid_after_close(num_workers):
     loader = feeder.DataLoader(rows(64), 8, num_workers=num_workers)

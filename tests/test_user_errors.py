@@ -1,7 +1,12 @@
 """What user code raises arrives as its own type, with where it happened; never past it."""
 
+import pickle
 import re
 import signal
+import subprocess
+import sys
+import textwrap
+import threading
 import time
 
 import numpy as np
@@ -23,6 +28,18 @@ class StubbornError(Exception):
 
     def __init__(self, code, text):
         super().__init__(f"{code}: {text}")
+        self.code = code
+
+
+class UnsendableError(Exception):
+    pass
+
+
+def local_error():
+    class LocalError(Exception):
+        pass
+
+    return LocalError("here")
 
 
 def failing_at(bad, error):
@@ -129,30 +146,107 @@ class FailingRead(Failing):
         return self.fail(indices)
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_an_exception_that_cannot_be_unpickled_arrives_as_text(num_workers):
+@WORKERS
+def test_an_exception_with_an_init_of_its_own_keeps_type_args_and_fields(num_workers):
     def transform(record):
         if record["index"] == 1:
             raise StubbornError(7, "odd")
         return record
 
-    transforms = [transform]
-    with feeder.DataLoader(rows(4), 2, transforms=transforms, num_workers=num_workers) as loader:
+    with feeder.DataLoader(rows(4), 2, transforms=[transform], num_workers=num_workers) as loader:
+        with pytest.raises(StubbornError, match=r"^7: odd$") as caught:
+            next(iter(loader))
+    assert caught.value.code == 7
+    assert caught.value.__cause__.index == 1
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("make", [lambda: UnsendableError(threading.Lock()), local_error])
+def test_an_exception_that_cannot_be_sent_arrives_as_text(num_workers, make):
+    def transform(record):
+        if record["index"] == 1:
+            raise make()
+        return record
+
+    with feeder.DataLoader(rows(4), 2, transforms=[transform], num_workers=num_workers) as loader:
         with pytest.raises(feeder.RecordError) as caught:
             next(iter(loader))
-    assert str(caught.value).startswith(
-        f"the transform of step 0 failed at record 1 (position 1): {__name__}.StubbornError: 7: odd"
+    assert re.match(
+        r"the transform of step 0 failed at record 1 \(position 1\): \S+(Unsendable|Local)Error: ",
+        str(caught.value),
     )
     assert caught.value.index == 1
 
 
-def test_an_exception_of_a_class_made_in_a_function_arrives_as_text():
-    class LocalError(Exception):
+def test_classes_of_the_users_script_come_home_as_themselves(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            from typing import NamedTuple
+            import numpy as np
+            import feeder
+
+            class Sample(NamedTuple):
+                image: object
+                name: object
+
+            class OwnError(Exception):
+                pass
+
+            class Label:
+                def __init__(self, text):
+                    self.text = text
+
+            def transform(record):
+                if record.name.text == "3":
+                    raise OwnError("three")
+                return record
+
+            records = [Sample(np.full(2, k), Label(str(k))) for k in range(4)]
+            with feeder.DataLoader(records, 2, transforms=[transform], num_workers=1) as loader:
+                batches = iter(loader)
+                first = next(batches)
+                assert type(first) is Sample and type(first.name[0]) is Label
+                assert [label.text for label in first.name] == ["0", "1"]
+                try:
+                    next(batches)
+                except OwnError as error:
+                    print(error, error.__cause__.index)
+            """
+        )
+    )
+    result = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.stdout, result.stderr) == ("three 3\n", "")
+
+
+def test_records_that_cannot_be_sent_home_are_an_error_not_a_death():
+    class Local:
         pass
 
-    transforms = [failing_at(1, LocalError("here"))]
-    with feeder.DataLoader(rows(4), 2, transforms=transforms, num_workers=1) as loader:
-        with pytest.raises(feeder.RecordError, match=r"LocalError: here"):
+    with feeder.DataLoader(
+        list(range(4)), 2, transforms=[lambda record: Local()], num_workers=1
+    ) as loader:
+        batches = iter(loader)
+        with pytest.raises((AttributeError, pickle.PicklingError)) as caught:
+            next(batches)
+        assert batches.stats().restarts == 0
+    assert caught.value.__notes__ == [
+        "Records reach the loop by pickle: define their classes in a module."
+    ]
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    "transform", [lambda record: None, feeder.RandomMap(lambda record, rng: None)]
+)
+def test_a_transform_that_forgets_to_return_is_told_so(num_workers, transform):
+    message = "`transforms[1]` must return the new record, got None; does it end without a return?"
+    options = {"transforms": [lambda record: record, transform], "num_workers": num_workers}
+    with feeder.DataLoader(rows(4), 2, **options) as loader:
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
             next(iter(loader))
 
 

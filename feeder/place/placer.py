@@ -95,7 +95,13 @@ class Placer:
                 )
             shape = (num_rows, *leaf.shape[1:])
             shards: Any = self._shards(leaf, num_rows)
-            placed.append(jax.make_array_from_callback(shape, self._sharding, shards))
+            try:
+                array = jax.make_array_from_callback(shape, self._sharding, shards)
+            except Exception as error:
+                name = treespec.accessors()[number].codify("batch")
+                error.add_note(f"{name}, of shape {shape}, does not fit {self._sharding}")
+                raise
+            placed.append(array)
         return treespec.unflatten(placed)
 
     def _shards(

@@ -9,6 +9,7 @@ from typing import Any
 
 from feeder.errors import FeederError, RecordError
 from feeder.plan.batches import Chunk
+from feeder.produce import homing
 
 _MAX_TEXT = 16_000
 """Characters of a traceback, or bytes of a pickled exception, that fit a message."""
@@ -51,15 +52,14 @@ class Failure:
 
     def packed(self) -> tuple[Any, ...]:
         """The failure as a tuple that can be pickled, whatever the exception is."""
-        try:
-            pickled = pickle.dumps(self.exception, 5)
-            # What pickles need not unpickle: an __init__ with more arguments than `args`.
-            pickle.loads(pickled)
-        except Exception:
-            pickled = b""
-        if len(pickled) > _MAX_TEXT:
-            pickled = b""
-        return pickled, self.type_name, self.message, self.traceback, self.stage, self.row
+        return (
+            _pickled(self.exception),
+            self.type_name,
+            self.message,
+            self.traceback,
+            self.stage,
+            self.row,
+        )
 
     @classmethod
     def unpacked(cls, packed: tuple[Any, ...]) -> Failure:
@@ -69,6 +69,8 @@ class Failure:
         if pickled:
             try:
                 exception = pickle.loads(pickled)
+                if isinstance(exception, _Parts):
+                    exception = exception.put_together()
             except Exception:  # importable in the worker, not here: it arrives as text
                 exception = None
         return cls(exception, *rest)
@@ -103,6 +105,41 @@ class Failure:
             return where
         self.exception.__cause__ = where
         return self.exception
+
+
+def _pickled(exception: BaseException | None) -> bytes:
+    """The exception, or its parts where it does not unpickle as it is; empty where nothing does."""
+    try:
+        pickled = pickle.dumps(exception, 5)
+        # What pickles need not unpickle: an __init__ with more arguments than `args`.
+        pickle.loads(pickled)
+    except Exception:
+        try:
+            pickled = homing.dumps(_Parts.of(exception))
+        except Exception:
+            pickled = b""
+    return pickled if len(pickled) <= _MAX_TEXT else b""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What an exception is made of."""
+
+    kind: type[BaseException]
+    args: tuple[Any, ...]
+    fields: dict[str, Any]
+
+    @classmethod
+    def of(cls, exception: BaseException | None) -> _Parts:
+        assert exception is not None
+        return cls(type(exception), exception.args, vars(exception))
+
+    def put_together(self) -> BaseException:
+        """The exception, without a call of its ``__init__``."""
+        exception = self.kind.__new__(self.kind, *self.args)
+        exception.args = self.args
+        vars(exception).update(self.fields)
+        return exception
 
 
 def _message(exception: BaseException) -> str:

@@ -3,6 +3,8 @@
 Guarantees:
     * A batch depends on the recipe and its chunk alone: not on the process, the thread, the
       slot, or the batches built before it.
+    * User code gets records of its own: changing containers and arrays in place changes no
+      source. (Objects of other types are handed over as the source gave them.)
     * Whatever user code raises is returned as a `Failure`, with its stage and row.
 """
 
@@ -220,6 +222,8 @@ class Builder:
         for row, index in enumerate(indices):
             clock.enter("read", row if whole is None else None)
             record = self._source[index] if whole is None else next(whole)
+            if not self._whole and (self._transforms or self._collate):
+                record = _own(record)
             if self._transforms:
                 clock.enter("transform", row)
                 position = int(chunk.positions[row])
@@ -228,6 +232,11 @@ class Builder:
                         record = function(record, self._rng.at(position, place))
                     else:
                         record = function(record)
+                    if record is None:
+                        raise TypeError(
+                            f"`transforms[{place}]` must return the new record, got None; "
+                            "does it end without a return?"
+                        )
             clock.enter("collate", row)
             yield record
 
@@ -259,6 +268,17 @@ class Builder:
         if chunk.mask is not None:
             arrays[-1][...] = chunk.mask
         return Built(layout, objects, clock.times())
+
+
+def _own(record: Any) -> Any:
+    """The record with containers and arrays of its own.
+
+    A source may hand out what it holds. User code that then changes a record in place would
+    change the source, and with it every batch to come that holds this record.
+    """
+    return optree.tree_map(
+        lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, record
+    )
 
 
 class _Clock:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import pickle
 import socket
 import sys
 from collections import deque
 
-from feeder.produce import payload
+from feeder.produce import homing, payload
 from feeder.produce.failures import START, Failure
 from feeder.produce.layout import Buffer, Layout
 from feeder.produce.messages import (
@@ -93,22 +92,37 @@ class Worker:
         return offset
 
     def _deliver(self, ticket: int, built: Built) -> None:
-        if built.objects:
-            try:
-                pickled = pickle.dumps(built.objects, 5)
-            except Exception as error:
-                self._send(Kind.FAILED, ticket, Failure.of(error, "collate", None).packed())
-                return
-            for start in range(0, len(pickled), PART_BYTES):
-                self._send(Kind.OBJECTS, ticket, pickled[start : start + PART_BYTES])
+        try:
+            packets = [*self._objects(ticket, built), self._done(ticket, built)]
+        except Exception as error:  # a class that cannot be pickled, or found again at home
+            error.add_note("Records reach the loop by pickle: define their classes in a module.")
+            self._send(Kind.FAILED, ticket, Failure.of(error, "collate", None).packed())
+            return
+        for packet in packets:
+            self._sock.send(packet)
+
+    def _objects(self, ticket: int, built: Built) -> list[bytes]:
+        """The packets of the leaves that travel beside the slot."""
+        if not built.objects:
+            return []
+        pickled = homing.dumps(built.objects)
+        return [
+            encode(int(Kind.OBJECTS), ticket, pickled[start : start + PART_BYTES])
+            for start in range(0, len(pickled), PART_BYTES)
+        ]
+
+    def _done(self, ticket: int, built: Built) -> bytes:
+        """The packet that says where all is; with the layout, the first time."""
+        times = tuple(built.times)
         number = self._layouts.get(built.layout)
-        new = None
-        if number is None:
-            if len(self._layouts) == _LAYOUTS_NAMED:
-                self._layouts.clear()
-            number = self._layouts[built.layout] = len(self._layouts)
-            new = built.layout
-        self._send(Kind.DONE, ticket, number, new, tuple(built.times))
+        if number is not None:
+            return encode(int(Kind.DONE), ticket, number, None, times)
+        if len(self._layouts) == _LAYOUTS_NAMED:
+            self._layouts.clear()
+        number = len(self._layouts)
+        packet = homing.dumps((int(Kind.DONE), ticket, number, built.layout, times))
+        self._layouts[built.layout] = number
+        return packet
 
     def _send(self, kind: Kind, *items: object) -> None:
         self._sock.send(encode(int(kind), *items))

@@ -114,6 +114,16 @@ def test_a_leaf_without_rows_is_an_error_at_its_batch_and_names_it(num_workers):
             next(iter(loader))
 
 
+def test_a_leaf_that_does_not_fit_the_sharding_is_named():
+    sharding = SHARDINGS["trailing axis"]
+    with feeder.DataLoader(rows(16), 8, sharding=sharding) as loader:
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - JAX's own, whatever it is
+            next(iter(loader))
+    assert caught.value.__notes__ == [
+        f"batch['image'], of shape (8, 3, 4), does not fit {sharding}"
+    ]
+
+
 def test_importing_feeder_and_loading_on_the_host_import_no_jax():
     code = (
         "import sys, numpy, feeder\n"
