@@ -25,8 +25,10 @@ from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
 from feeder.monitor import Stats
 from feeder.produce.transforms import RandomMap
+from feeder.spec import ArraySpec
 
 __all__ = [
+    "ArraySpec",
     "BatchIterator",
     "ClosedError",
     "DataLoader",

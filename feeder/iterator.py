@@ -69,8 +69,11 @@ class BatchIterator(Iterator[Any]):
     A context manager, whose end closes it.
     """
 
-    def __init__(self, stages: Stages, start: Cursor, owner: object) -> None:
+    def __init__(
+        self, stages: Stages, start: Cursor, owner: object, stop: int | None = None
+    ) -> None:
         self._stages = stages
+        self._stop = stop  # the step before which it ends; None: at the end of the run
         self._owner = owner  # the loader, and with it the workers, live as long as this
         self._cursor = start
         self._closed = False
@@ -188,7 +191,11 @@ class BatchIterator(Iterator[Any]):
     def _start(self) -> None:
         """Begins anew at the cursor, with nothing under way."""
         self._session = self._stages.producer.session()
-        self._plans = self._stages.planner.batches(self._cursor)
+        plans = self._stages.planner.batches(self._cursor)
+        if self._stop is not None:
+            left = max(0, self._stop - self._cursor.step)
+            plans = itertools.islice(plans, left)
+        self._plans = plans
         self._asked: dict[int, BatchPlan] = {}
         self._collector: Collector[Outcome] = Collector()
         self._ready: deque[_Ready] = deque()

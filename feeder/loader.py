@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import sys
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from feeder import arguments
+import optree
+
+from feeder import arguments, topology
 from feeder.errors import ClosedError
 from feeder.iterator import BatchIterator, Stages
-from feeder.plan import rows, state
+from feeder.plan import state
 from feeder.plan.batches import Planner
-from feeder.plan.order import MAX_RECORDS, Indices, Order, Sequential, Shuffled
+from feeder.plan.order import MAX_RECORDS, Order, Sequential, Shuffled
 from feeder.plan.schedule import LAST_BATCH, Cursor, LastBatch, Schedule
+from feeder.produce import here
 from feeder.produce.inline import Inline
 from feeder.produce.memory import memory_limit_bytes
 from feeder.produce.pool import Pool
@@ -22,11 +25,10 @@ from feeder.produce.recipe import Recipe
 from feeder.produce.session import Producer
 from feeder.produce.transforms import RandomMap
 from feeder.sources import as_source
+from feeder.spec import ArraySpec
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding
-
-    from feeder.place.placer import Placer
 
 
 class DataLoader:
@@ -129,7 +131,8 @@ class DataLoader:
         order: Order = Sequential(schedule.num_records)
         if shuffle:
             order = Shuffled(schedule.num_records, recipe.seed)
-        placer, local_rows = _topology(schedule, sharding, process_index, process_count)
+        placer, local_rows = topology.of(schedule, sharding, process_index, process_count)
+        self._recipe = recipe
         self._schedule = schedule
         self._planner = Planner(schedule, order, local_rows)
         self._identity = state.Identity(
@@ -171,9 +174,65 @@ class DataLoader:
         Raises:
             ClosedError: The loader was closed.
         """
+        return self._iterate(Cursor(0, 0), None)
+
+    def _iterate(self, start: Cursor, stop: int | None) -> BatchIterator:
         if not self._close.alive:
             raise ClosedError
-        return BatchIterator(self._stages, Cursor(0, 0), self)
+        return BatchIterator(self._stages, start, self, stop)
+
+    def batch(self, step: int) -> Any:
+        """The local batch ``step``, computed here and now, without workers and without state.
+
+        The same bits as those of an unbroken run, as NumPy arrays of the rows of this process.
+
+        Args:
+            step: Number of the batch, from 0 over all epochs.
+
+        Raises:
+            ValueError: There is no such step.
+            Exception: Whatever user code raises, as in an iterator.
+        """
+        step = arguments.integer("step", step, 0)
+        num_steps = self._schedule.num_steps
+        if num_steps is not None and step >= num_steps:
+            raise ValueError(f"`step` must be below {num_steps}, the steps of the run, got {step}")
+        return here.build_alone(self._recipe, self._planner.batch(step).chunk)
+
+    def epoch(self, epoch: int) -> BatchIterator:
+        """An iterator over the batches of one epoch, for loops that count epochs.
+
+        With ``last_batch="rollover"`` a batch belongs to the epoch of its last row.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+
+        Raises:
+            ValueError: There is no such epoch.
+            ClosedError: The loader was closed.
+        """
+        epoch = arguments.integer("epoch", epoch, 0)
+        num_epochs = self._schedule.num_epochs
+        if num_epochs is not None and epoch >= num_epochs:
+            raise ValueError(f"`epoch` must be below `num_epochs` = {num_epochs}, got {epoch}")
+        first, stop = self._schedule.first_step(epoch), self._schedule.first_step(epoch + 1)
+        return self._iterate(self._schedule.cursor(first), stop)
+
+    @functools.cached_property
+    def element_spec(self) -> Any:
+        """Shape and dtype of every leaf of a full batch as delivered, in the batch's structure.
+
+        Each leaf is an `ArraySpec`; with a sharding a `jax.ShapeDtypeStruct`, of the global shape,
+        where it is placed. Reads one record, the first time.
+
+        Raises:
+            Exception: Whatever user code raises at that record.
+        """
+        plan = self._planner.batch(0)
+        sample = here.build_sample(self._recipe, plan.chunk)
+        if self._stages.placer is not None:
+            return self._stages.placer.spec(sample, plan.num_rows)
+        return optree.tree_map(ArraySpec.of, sample)
 
     def close(self) -> None:
         """Ends all workers. Batches delivered stay valid. Idempotent."""
@@ -212,84 +271,3 @@ def _check_some_batch(schedule: Schedule) -> None:
             f"`batch_size` must be at most {num_records * (schedule.num_epochs or 1)}, the records "
             f'of all epochs, with `last_batch="rollover"`, got {batch_size}; use "keep" or "pad"'
         )
-
-
-def _topology(
-    schedule: Schedule,
-    sharding: Sharding | None,
-    process_index: int | None,
-    process_count: int | None,
-) -> tuple[Placer | None, Callable[[int], Indices]]:
-    """Who places batches, and the rows of this process in a batch of so many rows."""
-    if (process_index is None) != (process_count is None):
-        raise ValueError(
-            "`process_index` and `process_count` must be given together, got "
-            f"{process_index} and {process_count}"
-        )
-    if sharding is not None:
-        return _sharded(schedule, sharding, process_index, process_count)
-    if process_index is None or process_count is None:
-        index, count = _jax_process()
-    else:
-        count = arguments.integer("process_count", process_count, 1)
-        index = arguments.integer("process_index", process_index, 0)
-        if index >= count:
-            raise ValueError(
-                f"`process_index` must be below `process_count` = {count}, got {index}"
-            )
-    _check_rows_split(schedule, count)
-    return None, lambda num_rows: rows.rows_of_process(num_rows, index, count)
-
-
-def _sharded(
-    schedule: Schedule,
-    sharding: Sharding,
-    process_index: int | None,
-    process_count: int | None,
-) -> tuple[Placer, Callable[[int], Indices]]:
-    from feeder.place.placer import Placer  # imports jax, which `import feeder` must not
-
-    placer = Placer(sharding, schedule.batch_size)
-    own = _jax_process()
-    if process_index is not None and (process_index, process_count) != own:
-        raise ValueError(
-            f"`process_index` and `process_count` must be JAX's own, {own[0]} of {own[1]}, with a "
-            f"`sharding`, got {process_index} of {process_count}; leave them out, or simulate "
-            "hosts without a sharding"
-        )
-    if rest := _shorter(schedule):
-        try:
-            placer.check_rows("batch_size", rest)
-        except ValueError:
-            raise ValueError(
-                f'`last_batch="keep"` ends each epoch with a batch of {rest} rows, which '
-                '`sharding` cannot cut evenly; use "pad"'
-            ) from None
-    return placer, placer.local_rows
-
-
-def _check_rows_split(schedule: Schedule, process_count: int) -> None:
-    if schedule.batch_size % process_count:
-        raise ValueError(
-            f"`batch_size` must be a multiple of the {process_count} processes, got "
-            f"{schedule.batch_size}"
-        )
-    if (rest := _shorter(schedule)) % process_count:
-        raise ValueError(
-            f'`last_batch="keep"` ends each epoch with a batch of {rest} rows, which '
-            f'{process_count} processes cannot split evenly; use "pad"'
-        )
-
-
-def _shorter(schedule: Schedule) -> int:
-    """Rows of the shorter batch that ends an epoch; 0 where there is none."""
-    keeps = schedule.last_batch == "keep"
-    return schedule.num_records % schedule.batch_size if keeps else 0
-
-
-def _jax_process() -> tuple[int, int]:
-    """This process among those of the job, as JAX knows it where it is in use."""
-    jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized():
-        return 0, 1
-    return jax.process_index(), jax.process_count()

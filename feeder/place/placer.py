@@ -19,6 +19,10 @@ from numpy.typing import NDArray
 
 from feeder.plan.order import Indices
 from feeder.plan.rows import rows_of_slices
+from feeder.spec import ArraySpec
+
+_PLACED = "biufcV"
+"""Kinds of NumPy dtypes that go to the devices; V are the narrow floats of ml_dtypes."""
 
 
 class Placer:
@@ -84,7 +88,7 @@ class Placer:
         leaves, treespec = optree.tree_flatten(batch)
         placed = []
         for number, leaf in enumerate(leaves):
-            if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufcV":
+            if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _PLACED:
                 placed.append(leaf)
                 continue
             if leaf.ndim == 0:
@@ -103,6 +107,18 @@ class Placer:
                 raise
             placed.append(array)
         return treespec.unflatten(placed)
+
+    def spec(self, batch: Any, num_rows: int) -> Any:
+        """What `place` would make of a batch, without placing it."""
+
+        def of(leaf: Any) -> Any:
+            if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _PLACED or leaf.ndim == 0:
+                return ArraySpec.of(leaf)
+            struct: Any = jax.ShapeDtypeStruct  # untyped in JAX
+            dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+            return struct((num_rows, *leaf.shape[1:]), dtype, sharding=self._sharding)
+
+        return optree.tree_map(of, batch)
 
     def _shards(
         self, leaf: NDArray[Any], num_rows: int
