@@ -24,12 +24,14 @@ from feeder.errors import (
 from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
 from feeder.monitor import Stats
+from feeder.plan.blocks import BlockShuffle
 from feeder.produce.transforms import RandomMap
 from feeder.spec import ArraySpec
 
 __all__ = [
     "ArraySpec",
     "BatchIterator",
+    "BlockShuffle",
     "ClosedError",
     "DataLoader",
     "FeederError",

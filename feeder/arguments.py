@@ -35,17 +35,6 @@ def integer(name: str, value: object, minimum: int, remedy: str = "") -> int:
     return number
 
 
-def boolean(name: str, value: object) -> bool:
-    """Checks a boolean argument.
-
-    Raises:
-        TypeError: It is neither True nor False.
-    """
-    if not isinstance(value, bool):
-        raise TypeError(f"`{name}` must be True or False, got {value!r}")
-    return value
-
-
 def choice(name: str, value: object, choices: tuple[T, ...]) -> T:
     """Checks an argument that is one of a few words.
 

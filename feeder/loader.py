@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +16,7 @@ from feeder.errors import ClosedError
 from feeder.iterator import BatchIterator, Stages
 from feeder.plan import state
 from feeder.plan.batches import Planner
+from feeder.plan.blocks import BlockShuffle, BlockShuffled
 from feeder.plan.order import MAX_RECORDS, Order, Sequential, Shuffled
 from feeder.plan.schedule import LAST_BATCH, Cursor, LastBatch, Schedule
 from feeder.produce import here
@@ -47,7 +49,8 @@ class DataLoader:
             list is a source of its items. ``read(indices)`` → batch or ``__getitems__`` →
             records, where offered, is called once per batch instead of ``[]`` per record.
         batch_size: Rows of a global batch, over all processes and devices.
-        shuffle: True: a permutation of the whole epoch, another one in each epoch.
+        shuffle: True: a permutation of the whole epoch, another one in each epoch. A
+            `BlockShuffle`: for storage that reads best in runs.
         seed: The only source of randomness, a non-negative integer of any size.
         num_epochs: Passes over the source; None: for ever.
         last_batch: What becomes of an epoch's last records where they fill no batch:
@@ -85,7 +88,7 @@ class DataLoader:
         source: object,
         batch_size: int,
         *,
-        shuffle: bool = False,
+        shuffle: bool | BlockShuffle = False,
         seed: int = 0,
         num_epochs: int | None = 1,
         last_batch: LastBatch = "drop",
@@ -127,10 +130,7 @@ class DataLoader:
         max_bytes = memory_limit_bytes() // 2
         if max_memory_bytes is not None:
             max_bytes = arguments.integer("max_memory_bytes", max_memory_bytes, 1)
-        shuffle = arguments.boolean("shuffle", shuffle)
-        order: Order = Sequential(schedule.num_records)
-        if shuffle:
-            order = Shuffled(schedule.num_records, recipe.seed)
+        order = _order(schedule.num_records, recipe.seed, shuffle)
         placer, local_rows = topology.of(schedule, sharding, process_index, process_count)
         self._recipe = recipe
         self._schedule = schedule
@@ -139,7 +139,7 @@ class DataLoader:
             num_records=schedule.num_records,
             batch_size=schedule.batch_size,
             seed=recipe.seed,
-            shuffle=shuffle,
+            shuffle=asdict(shuffle) if isinstance(shuffle, BlockShuffle) else shuffle,
             last_batch=schedule.last_batch,
         )
         producer: Producer
@@ -248,6 +248,14 @@ class DataLoader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _order(num_records: int, seed: int, shuffle: bool | BlockShuffle) -> Order:
+    if isinstance(shuffle, BlockShuffle):
+        return BlockShuffled(num_records, seed, shuffle)
+    if not isinstance(shuffle, bool):
+        raise TypeError(f"`shuffle` must be True, False or a feeder.BlockShuffle, got {shuffle!r}")
+    return Shuffled(num_records, seed) if shuffle else Sequential(num_records)
 
 
 def _num_records(source: Any) -> int:

@@ -65,7 +65,11 @@ SHARDING = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
             ValueError,
             "`num_epochs` must be an integer of at least 1, got 0; use None to go on for ever",
         ),
-        ({"shuffle": 1}, TypeError, "`shuffle` must be True or False, got 1"),
+        (
+            {"shuffle": 1},
+            TypeError,
+            "`shuffle` must be True, False or a feeder.BlockShuffle, got 1",
+        ),
         (
             {"last_batch": "discard"},
             ValueError,

@@ -140,16 +140,21 @@ class FeistelPermutation:
         return left.view(np.int64)
 
 
-def permutation(num_records: int, seed: int, epoch: int) -> TablePermutation | FeistelPermutation:
-    """The permutation of one epoch, as a callable from offsets to record indices.
+Permutation: TypeAlias = TablePermutation | FeistelPermutation
+"""Maps offsets in an epoch to record indices."""
+
+
+def permutation(num_records: int, seed: int, epoch: int, *part: int) -> Permutation:
+    """The permutation of one epoch, or of a part of it.
 
     Args:
-        num_records: Records in the epoch, 1 to `MAX_RECORDS`.
+        num_records: Records in it, 1 to `MAX_RECORDS`.
         seed: The loader's seed, any non-negative integer.
         epoch: Number of the epoch, from 0.
+        *part: What names the part, where it is one.
     """
-    # SeedSequence hashes the two numbers as separate words: (0, 1) is not (1, 0).
-    sequence = np.random.SeedSequence(seed, spawn_key=(epoch,))
+    # SeedSequence hashes these numbers as separate words: (0, 1) is not (1, 0).
+    sequence = np.random.SeedSequence(seed, spawn_key=(epoch, *part))
     keys = np.random.Philox(key=sequence.generate_state(2, np.uint64))
     if num_records <= TABLE_SIZE:
         return TablePermutation(num_records, keys)

@@ -24,7 +24,7 @@ class Identity:
     num_records: int
     batch_size: int
     seed: int
-    shuffle: bool
+    shuffle: bool | dict[str, int]
     last_batch: str
 
 
