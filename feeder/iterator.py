@@ -15,6 +15,7 @@ Owner:
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from feeder.collect.collector import Collector
-from feeder.errors import ClosedError
+from feeder.errors import ClosedError, StateError
 from feeder.monitor import Stats
 from feeder.plan import state
 from feeder.plan.batches import BatchPlan, Planner
@@ -77,6 +78,7 @@ class BatchIterator(Iterator[Any]):
         self._owner = owner  # the loader, and with it the workers, live as long as this
         self._cursor = start
         self._closed = False
+        self._pid = os.getpid()
         self._began_ns: int | None = None
         self._wait_ns = self._place_ns = self._delivered = 0
         self._stage_ns = [0, 0, 0, 0]
@@ -99,20 +101,13 @@ class BatchIterator(Iterator[Any]):
             RecordMismatchError: Records of one batch differ in shape, dtype or structure.
             Exception: Whatever user code raised, caused by a `RecordError` that says where.
         """
-        if self._closed:
-            raise ClosedError("the iterator was closed; make a new one with iter(loader)")
+        self._check_open()
         began = time.perf_counter_ns()
         if self._began_ns is None:
             self._began_ns = began
         try:
-            while not self._ready:
-                if self._collector.ready:
-                    self._place_next()
-                elif self._submit():
-                    self._session.wait()
-                    self._take()
-                else:
-                    raise StopIteration
+            if not self._await_next():
+                raise StopIteration
             ready = self._ready.popleft()
             if ready.error is not None:
                 raise ready.error
@@ -148,9 +143,15 @@ class BatchIterator(Iterator[Any]):
                 source length, batch size, seed, shuffle or last_batch.
             ClosedError: The iterator was closed.
         """
-        if self._closed:
-            raise ClosedError("the iterator was closed; make a new one with iter(loader)")
-        self._cursor = state.restore(saved, self._stages.identity)
+        self._check_open()
+        cursor = state.restore(saved, self._stages.identity)
+        expected = self._stages.planner.schedule.cursor(cursor.step)
+        if cursor != expected:
+            raise StateError(
+                f"`state` must have the position of its step, {expected.position} of step "
+                f"{cursor.step}, got {cursor.position}: it is damaged"
+            )
+        self._cursor = cursor
         self._session.close()
         self._start()
 
@@ -188,6 +189,15 @@ class BatchIterator(Iterator[Any]):
     ) -> None:
         self.close()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the iterator was closed; make a new one with iter(loader)")
+        if os.getpid() != self._pid:
+            raise ClosedError(
+                "the iterator was made before this process was forked, and is its parent's; make "
+                "a new loader here"
+            )
+
     def _start(self) -> None:
         """Begins anew at the cursor, with nothing under way."""
         self._session = self._stages.producer.session()
@@ -199,6 +209,18 @@ class BatchIterator(Iterator[Any]):
         self._asked: dict[int, BatchPlan] = {}
         self._collector: Collector[Outcome] = Collector()
         self._ready: deque[_Ready] = deque()
+
+    def _await_next(self) -> bool:
+        """Waits until the next batch is ready; False where there is none."""
+        while not self._ready:
+            if self._collector.ready:
+                self._place_next()
+            elif self._submit():
+                self._session.wait()
+                self._take()
+            else:
+                return False
+        return True
 
     def _submit(self) -> bool:
         """Fills the window, once half of it is free; False where nothing is under way.
@@ -240,13 +262,13 @@ class BatchIterator(Iterator[Any]):
             return
         for stage, spent in enumerate(outcome.times):
             self._stage_ns[stage] += spent
-        batch = outcome.tree()
-        if self._stages.placer is not None:
-            began = time.perf_counter_ns()
-            try:
+        began = time.perf_counter_ns()
+        try:
+            batch = outcome.tree()
+            if self._stages.placer is not None:
                 batch = self._stages.placer.place(batch, plan.num_rows)
-            except Exception as error:  # raised when its turn comes, not before
-                self._ready.append(_Ready(None, error, plan.after))
-                return
-            self._place_ns += time.perf_counter_ns() - began
+        except Exception as error:  # raised when its turn comes, not before
+            self._ready.append(_Ready(None, error, plan.after))
+            return
+        self._place_ns += time.perf_counter_ns() - began
         self._ready.append(_Ready(batch, None, plan.after))

@@ -51,6 +51,7 @@ class Placer:
         self._sharding = sharding
         self._by_rows = _batch_axis(sharding)
         self.check_rows("batch_size", batch_size)
+        self._local_counts: dict[int, int] = {}
         # Local row at which each shard begins, by its first row in the global batch; per size.
         self._starts: dict[int, dict[int, int]] = {}
 
@@ -86,6 +87,7 @@ class Placer:
             num_rows: Rows of the global batch.
         """
         leaves, treespec = optree.tree_flatten(batch)
+        num_local = self._num_local(num_rows)
         placed = []
         for number, leaf in enumerate(leaves):
             if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _PLACED:
@@ -96,6 +98,12 @@ class Placer:
                 raise ValueError(
                     "every leaf of a batch must have rows to be placed, got a single value "
                     f"at {name}"
+                )
+            if len(leaf) != num_local:
+                name = treespec.accessors()[number].codify("batch")
+                raise ValueError(
+                    f"every leaf of a batch must have {num_local} rows on this process to be "
+                    f"placed, got {len(leaf)} in {name}"
                 )
             shape = (num_rows, *leaf.shape[1:])
             shards: Any = self._shards(leaf, num_rows)
@@ -138,6 +146,12 @@ class Placer:
             return leaf[(slice(start, start + stop - first), *index[1:])]
 
         return shard
+
+    def _num_local(self, num_rows: int) -> int:
+        count = self._local_counts.get(num_rows)
+        if count is None:
+            count = self._local_counts[num_rows] = len(self.local_rows(num_rows))
+        return count
 
     def _row_slices(self, num_rows: int) -> list[slice]:
         indices = self._by_rows.addressable_devices_indices_map((num_rows,))

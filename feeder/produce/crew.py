@@ -13,7 +13,9 @@ Owner:
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import select
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
@@ -72,19 +74,27 @@ class Crew:
         self._by_fd: dict[int, WorkerHandle] = {}
         self._zygote: ZygoteProcess | None = None
         self._epoll: select.epoll | None = None
+        self._waker: int | None = None
 
     def adopt(self, worker: WorkerHandle) -> None:
         """Owns a worker from now on, and hears it."""
-        if self._epoll is None:
-            self._epoll = select.epoll()
+        self._open()
+        assert self._epoll is not None
         self.workers[worker.serial] = worker
         self._by_fd[worker.sock.fileno()] = worker
         self._epoll.register(worker.sock, select.EPOLLIN)
 
-    def start(self) -> None:
-        """Starts what is missing: the zygote, and workers up to their number."""
+    def _open(self) -> None:
         if self._epoll is None:
             self._epoll = select.epoll()
+        if self._waker is None:
+            self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._epoll.register(self._waker, select.EPOLLIN)
+
+    def start(self) -> None:
+        """Starts what is missing: the zygote, and workers up to their number."""
+        self._open()
+        assert self._epoll is not None
         if self._zygote is None:
             self._zygote = ZygoteProcess(self._slab_fd, self._recipe_fd)
             self._epoll.register(self._zygote.sock, select.EPOLLIN)
@@ -97,16 +107,28 @@ class Crew:
             except ConnectionError:
                 return  # the zygote is gone: the next `events` will tell
 
-    def events(self, timeout_s: float) -> Iterator[Event]:
-        """Yields what came within ``timeout_s`` (-1: for ever)."""
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Waits up to ``timeout_s`` (-1: for ever) until there is something for `events`."""
         assert self._epoll is not None
-        for fd, ready in self._epoll.poll(timeout_s):
+        return self._epoll.poll(timeout_s)
+
+    def events(self, polled: list[tuple[int, int]]) -> Iterator[Event]:
+        """Yields what came; never waits.
+
+        Args:
+            polled: What `poll` returned.
+        """
+        assert self._epoll is not None
+        for fd, ready in polled:
             worker = self._by_fd.get(fd)
             if worker is not None:
                 if ready & select.EPOLLOUT and worker.flush():
                     self._epoll.modify(fd, select.EPOLLIN)
                 if (message := worker.receive()) is not None:
                     yield Heard(worker, message)
+            elif fd == self._waker:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(fd)
             elif self._zygote is not None and fd in (
                 self._zygote.sock.fileno(),
                 self._zygote.pidfd,
@@ -120,20 +142,31 @@ class Crew:
             assert self._epoll is not None
             self._epoll.modify(worker.sock, select.EPOLLIN | select.EPOLLOUT)
 
+    def wake(self) -> None:
+        """Lets a thread that waits in `poll` return."""
+        if self._waker is not None:
+            os.eventfd_write(self._waker, 1)
+
     def end(self) -> None:
-        """Ends every process, and closes every descriptor. Idempotent."""
-        workers, self.workers = self.workers, {}
-        zygote, self._zygote = self._zygote, None
-        epoll, self._epoll = self._epoll, None
-        self._by_fd = {}
-        for worker in workers.values():
+        """Ends every process, and closes every descriptor. Idempotent.
+
+        Interrupted, it is to be called again: nothing is forgotten before it is closed.
+        """
+        for worker in self.workers.values():
             worker.close_sockets()
-        if zygote is not None:
-            zygote.close()
-        for worker in workers.values():
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+        for worker in list(self.workers.values()):
             worker.wait_gone()
-        if epoll is not None:
-            epoll.close()
+            del self.workers[worker.serial]
+        self._by_fd.clear()
+        if self._epoll is not None:
+            self._epoll.close()
+            self._epoll = None
+        if self._waker is not None:
+            os.close(self._waker)
+            self._waker = None
 
     def _hear_zygote(self, zygote: ZygoteProcess) -> Iterator[Event]:
         try:

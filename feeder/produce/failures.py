@@ -101,7 +101,8 @@ class Failure:
             index=index,
             worker_traceback=self.traceback,
         )
-        if self.exception is None:
+        if self.exception is None or isinstance(self.exception, StopIteration):
+            # A StopIteration out of next() would be the end of the run: see PEP 479.
             return where
         self.exception.__cause__ = where
         return self.exception

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 from feeder.plan.batches import Chunk
 from feeder.produce.launch import wait_readable
@@ -24,11 +22,13 @@ class Inbox:
 
     Attributes:
         arrived: (step, outcome) pairs that came and were not taken.
-        closed: Whether nobody waits for the others any more.
+        closed: Whether nobody wants the others any more.
+        awaited: Whether a thread waits for them: it has used up all that came before.
     """
 
     arrived: list[tuple[int, Outcome]] = field(default_factory=list)
     closed: bool = False
+    awaited: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -70,8 +70,8 @@ class WorkerHandle:
         sock: The parent's end.
         far: The worker's end.
         pid: Process id; None until the zygote has forked it.
-        ready: Whether it has loaded the recipe.
-        broken: Whether it could not.
+        proven: Whether it has answered a task.
+        broken: Whether it could not load the recipe.
         outbox: A GRANT that found the socket full; there is one at most.
         jobs: What it was sent and has not answered, in order; it works on the first.
     """
@@ -81,7 +81,7 @@ class WorkerHandle:
         self.sock, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid: int | None = None
         self.pidfd: int | None = None
-        self.ready = False
+        self.proven = False
         self.broken = False
         self.outbox: bytes | None = None
         self.jobs: deque[Job] = deque()
@@ -103,12 +103,22 @@ class WorkerHandle:
         return self.outbox is None
 
     def receive(self) -> Message | None:
-        """The next message, without waiting; None where there is none."""
-        try:
-            packet = self.sock.recv(MAX_PACKET, socket.MSG_DONTWAIT)
-        except (BlockingIOError, ConnectionError):
-            return None
-        return decode(packet) if packet else None
+        """The next message, without waiting; None where there is none, or not all of it."""
+        while True:
+            try:
+                packet = self.sock.recv(MAX_PACKET, socket.MSG_DONTWAIT)
+            except (BlockingIOError, ConnectionError):
+                return None
+            if not packet:
+                return None
+            message = decode(packet)
+            if message[0] == Kind.PART:
+                self._parts.append(message[1])
+            elif message[0] == Kind.WHOLE:
+                parts, self._parts = self._parts, []
+                return decode(b"".join(parts))
+            else:
+                return message
 
     def take_back(self) -> tuple[Job, bytes] | None:
         """A job that the worker has not begun, with its packet; None where there is none."""
@@ -125,18 +135,6 @@ class WorkerHandle:
                 if job.ticket == message[1]:
                     self.jobs.remove(job)
                     return job, packet
-
-    def keep_objects(self, part: bytes) -> None:
-        """Keeps a part of the objects of the batch that comes next."""
-        self._parts.append(part)
-
-    def objects(self) -> list[Any]:
-        """The objects of the batch that came now."""
-        if not self._parts:
-            return []
-        parts, self._parts = self._parts, []
-        objects: list[Any] = pickle.loads(b"".join(parts))
-        return objects
 
     def layout(self, number: int, new: Layout | None) -> Layout:
         """The layout that the worker calls ``number``, learnt the first time."""

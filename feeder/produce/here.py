@@ -30,6 +30,7 @@ def build_alone(recipe: Recipe, chunk: Chunk) -> Any:
     outcome = Builder(recipe).build(chunk, reserve)
     if isinstance(outcome, Failure):
         raise outcome.to_raise(chunk)
+    assert isinstance(outcome.objects, list)
     return outcome.layout.batch(memory, outcome.objects)
 
 

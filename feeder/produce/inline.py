@@ -7,7 +7,7 @@ from collections import deque
 from feeder.plan.batches import Chunk
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer
-from feeder.produce.recipe import Builder, Recipe
+from feeder.produce.recipe import Builder, Built, Recipe
 from feeder.produce.session import LocalBatch, Outcome
 from feeder.produce.slots import Slab, Slot
 
@@ -88,10 +88,13 @@ def build_here(builder: Builder, chunk: Chunk, slab: Slab) -> LocalBatch | Failu
         slot = slab.allocate(num_bytes)
         return slab.memory(), slot.offset
 
-    outcome = builder.build(chunk, reserve)
-    if isinstance(outcome, Failure):
-        if slot is not None:
+    outcome: Built | Failure | None = None
+    try:
+        outcome = builder.build(chunk, reserve)
+    finally:  # also where Ctrl-C interrupts it
+        if slot is not None and not isinstance(outcome, Built):
             slab.free(slot)
+    if isinstance(outcome, Failure):
         return outcome
     assert slot is not None
     return LocalBatch(outcome, slab.lease(slot))

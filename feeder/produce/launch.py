@@ -70,7 +70,13 @@ class ZygoteProcess:
             with far:
                 numbers = [far.fileno(), os.getpid(), slab_fd, recipe_fd]
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _CODE, json.dumps(sys.path), *map(str, numbers)],
+                    [
+                        sys.executable,
+                        "-c",
+                        _CODE,
+                        json.dumps(list(map(str, sys.path))),
+                        *map(str, numbers),
+                    ],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(far.fileno(), slab_fd, recipe_fd),
                     env={**os.environ, **_ENVIRONMENT},

@@ -6,12 +6,12 @@ SOCK_SEQPACKET delivers whole packets, in order, or none; EOF when the other sid
 
     parent → worker    TASK     ticket, chunk, slot offset, slot capacity
                        GRANT    slot offset, slot capacity; offset None: give the chunk up
-    worker → parent    READY    the recipe is loaded
-                       BROKEN   failure: the recipe could not be loaded
+    worker → parent    BROKEN   failure: the recipe could not be loaded
                        NEED     ticket, bytes: the batch does not fit its slot
-                       OBJECTS  ticket, part of the pickled leaves that are no arrays
-                       DONE     ticket, layout number, layout or None, stage times
+                       DONE     ticket, layout number, layout or None, pickled objects, times
                        FAILED   ticket, failure
+                       PART     part of a message that fits no packet
+                       WHOLE    the parts before it are one message
     parent → zygote    SPAWN    serial  (+ the worker's end of its socket)
     zygote → parent    SPAWNED  serial, pid  (+ its pidfd)
                        EXITED   serial, exit code
@@ -22,6 +22,7 @@ from __future__ import annotations
 import enum
 import mmap
 import pickle
+import socket
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,8 +33,8 @@ from feeder.produce.slots import Slot
 MAX_PACKET = 64 * 1024
 """Bytes of the largest packet; the kernel's default socket buffer holds three."""
 
-PART_BYTES = 48 * 1024
-"""Bytes of objects in one packet."""
+_PART_BYTES = 48 * 1024
+"""Bytes of a message in one packet; a longer message travels in parts."""
 
 _INLINE_BYTES = 16 * 1024
 """A chunk up to this size travels in its packet, a larger one in its slot."""
@@ -44,12 +45,12 @@ class Kind(enum.IntEnum):
 
     TASK = 0
     GRANT = 1
-    READY = 2
-    BROKEN = 3
-    NEED = 4
-    OBJECTS = 5
-    DONE = 6
-    FAILED = 7
+    BROKEN = 2
+    NEED = 3
+    DONE = 4
+    FAILED = 5
+    PART = 6
+    WHOLE = 7
     SPAWN = 8
     SPAWNED = 9
     EXITED = 10
@@ -67,6 +68,16 @@ def decode(packet: bytes) -> Message:
     """The message of a packet."""
     message: Message = pickle.loads(packet)
     return message
+
+
+def post(sock: socket.socket, message: bytes) -> None:
+    """Sends an encoded message of any length, waiting for room."""
+    if len(message) <= _PART_BYTES:
+        sock.send(message)
+        return
+    for start in range(0, len(message), _PART_BYTES):
+        sock.send(encode(int(Kind.PART), message[start : start + _PART_BYTES]))
+    sock.send(encode(int(Kind.WHOLE)))
 
 
 def chunk_bytes(chunk: Chunk) -> int:

@@ -71,12 +71,13 @@ class Built(NamedTuple):
 
     Attributes:
         layout: Where its leaves are.
-        objects: Its leaves that are no arrays of numbers, in order.
+        objects: Its leaves that are no arrays of numbers, in order; pickled, or empty, where they
+            come from a worker.
         times: What it took.
     """
 
     layout: Layout
-    objects: list[Any]
+    objects: list[Any] | bytes
     times: StageTimes
 
 

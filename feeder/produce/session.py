@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, Protocol, TypeAlias
 
 from feeder.plan.batches import Chunk
@@ -25,8 +26,15 @@ class LocalBatch:
         self.times: StageTimes = built.times
 
     def tree(self) -> Any:
-        """The batch: NumPy arrays over the slot, which they keep from being used again."""
-        return self._built.layout.batch(self._memory, self._built.objects)
+        """The batch: NumPy arrays over the slot, which they keep from being used again.
+
+        Raises:
+            Exception: Whatever unpickling the user's objects raises.
+        """
+        objects = self._built.objects
+        if isinstance(objects, bytes):
+            objects = pickle.loads(objects) if objects else []
+        return self._built.layout.batch(self._memory, objects)
 
 
 Outcome: TypeAlias = LocalBatch | Failure

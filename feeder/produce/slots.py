@@ -3,6 +3,7 @@
 Guarantees:
     * A slot is never handed out again before every array over it is gone, the user's and
       JAX's (on CPU a jax.Array may be the slot's memory itself).
+    * A forked copy of this process can neither take nor free a slot.
     * Nobody waits for a slot to come back: there are more, up to the limit, then
       `MemoryLimitError`.
     * The slab has no name in any file system: it is gone with the last process that maps it.
@@ -19,6 +20,7 @@ import ctypes
 import functools
 import mmap
 import os
+import threading
 import weakref
 from dataclasses import dataclass
 
@@ -27,6 +29,13 @@ from feeder.produce.layout import Buffer
 
 _VIRTUAL_FACTOR = 16
 """Address space per byte of limit. Untouched pages cost nothing; sizes that grow use it up."""
+
+FORKED = (
+    "the loader was made before this process was forked, and is its parent's; make a new one here"
+)
+
+_MAX_VIRTUAL = 2**44
+"""Bytes of address space at most; a process has 2**47."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +62,18 @@ class Slab:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self.num_bytes = max(max_bytes * _VIRTUAL_FACTOR, mmap.PAGESIZE)
+        self.num_bytes = min(max(max_bytes * _VIRTUAL_FACTOR, mmap.PAGESIZE), _MAX_VIRTUAL)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
         self.fd = os.memfd_create("feeder")
-        os.ftruncate(self.fd, self.num_bytes)
-        self._map = mmap.mmap(self.fd, self.num_bytes)
+        try:
+            os.ftruncate(self.fd, self.num_bytes)
+            self._map = mmap.mmap(self.fd, self.num_bytes)
+        except BaseException:
+            os.close(self.fd)
+            raise
         # Bound here: a lease may end after the interpreter has cleared this module's globals.
+        self._getpid = os.getpid
         self._remove = functools.partial(self._map.madvise, mmap.MADV_REMOVE)
         self.slot_bytes = 0
         self._end = 0  # bytes of the slab ever handed out
@@ -68,24 +84,36 @@ class Slab:
         self._leases: dict[int, weakref.ref[Buffer]] = {}  # by offset, to keep the callbacks
         self._closed = False
 
-    def allocate(self, num_bytes: int) -> Slot:
+    def allocate(self, num_bytes: int, spare: int = 0) -> Slot:
         """Hands out a slot of at least ``num_bytes`` bytes.
+
+        Args:
+            num_bytes: What it must hold.
+            spare: Slots that must be left for others.
 
         Raises:
             MemoryLimitError: The slots would pass the limit.
-            ClosedError: The slab was closed.
+            ClosedError: The slab was closed, or belongs to the process that forked this one.
         """
+        with self._lock:
+            return self._allocate(num_bytes, spare)
+
+    def _allocate(self, num_bytes: int, spare: int) -> Slot:
         if self._closed:
             raise ClosedError
-        if num_bytes > self.slot_bytes:
-            self.slot_bytes = _size_class(num_bytes)
-        while self._free:
+        if not self._own:
+            raise ClosedError(FORKED)
+        if max(num_bytes, 1) > self.slot_bytes:
+            self.slot_bytes = _size_class(max(num_bytes, 1))
+        size = self.slot_bytes
+        room = (self._max_bytes - self._held_bytes) // size
+        while len(self._free) + room > spare and self._free:
             slot = self._free.pop()
-            if slot.capacity == self.slot_bytes:
+            if slot.capacity == size:
                 return slot
             self._discard(slot)
-        size = self.slot_bytes
-        if self._held_bytes + size > self._max_bytes or self._end + size > self.num_bytes:
+            room = (self._max_bytes - self._held_bytes) // size
+        if room <= spare or self._end + size > self.num_bytes:
             raise MemoryLimitError(
                 f"a batch needs a slot of {size:,} bytes, and slots of {self._held_bytes:,} bytes "
                 f"are in use, of at most `max_memory_bytes` = {self._max_bytes:,}: keep fewer "
@@ -101,10 +129,17 @@ class Slab:
 
     def free(self, slot: Slot) -> None:
         """Takes back a slot that nobody reads or writes any more."""
+        if not self._own:
+            return  # a forked copy has let go of its copy; the parent may still use the slot
         if self._closed:
             self._discard(slot)
         else:
             self._free.append(slot)
+
+    @property
+    def _own(self) -> bool:
+        """Whether this is the process that made the slab, and no forked copy of it."""
+        return self._getpid() == self._pid
 
     def lease(self, slot: Slot) -> Buffer:
         """Gives the slot to a batch: it is freed once nothing refers to the result any more.

@@ -1,7 +1,7 @@
 """The worker's loop: a task in, a batch in its slot, a word back.
 
 Guarantees:
-    * It imports neither jax nor the loader, and touches no accelerator.
+    * It never imports jax (user code may, and then gets the CPU).
     * It ends when its parent does: by EOF when idle, by signal when the zygote goes, busy or not.
     * It writes to a slot only between the TASK or GRANT that names it and its answer.
 """
@@ -17,15 +17,7 @@ from collections import deque
 from feeder.produce import homing, payload
 from feeder.produce.failures import START, Failure
 from feeder.produce.layout import Buffer, Layout
-from feeder.produce.messages import (
-    MAX_PACKET,
-    PART_BYTES,
-    Kind,
-    Message,
-    decode,
-    decode_task,
-    encode,
-)
+from feeder.produce.messages import MAX_PACKET, Kind, Message, decode, decode_task, encode, post
 from feeder.produce.recipe import Builder, Built
 from feeder.produce.slots import Slot
 
@@ -33,8 +25,8 @@ _LAYOUTS_NAMED = 1024
 """Layouts that a worker gives a number to, so as to send each only once."""
 
 
-class _GivenUpError(Exception):
-    """The parent has no slot for this batch, or nobody wants it any more."""
+class _GivenUpError(BaseException):
+    """The parent has no slot for this batch, or nobody wants it; no error of user code."""
 
 
 class Worker:
@@ -93,39 +85,30 @@ class Worker:
 
     def _deliver(self, ticket: int, built: Built) -> None:
         try:
-            packets = [*self._objects(ticket, built), self._done(ticket, built)]
+            objects = homing.dumps(built.objects) if built.objects else b""
+            packet = self._done(ticket, built, objects)
         except Exception as error:  # a class that cannot be pickled, or found again at home
             error.add_note("Records reach the loop by pickle: define their classes in a module.")
             self._send(Kind.FAILED, ticket, Failure.of(error, "collate", None).packed())
             return
-        for packet in packets:
-            self._sock.send(packet)
+        post(self._sock, packet)
 
-    def _objects(self, ticket: int, built: Built) -> list[bytes]:
-        """The packets of the leaves that travel beside the slot."""
-        if not built.objects:
-            return []
-        pickled = homing.dumps(built.objects)
-        return [
-            encode(int(Kind.OBJECTS), ticket, pickled[start : start + PART_BYTES])
-            for start in range(0, len(pickled), PART_BYTES)
-        ]
-
-    def _done(self, ticket: int, built: Built) -> bytes:
-        """The packet that says where all is; with the layout, the first time."""
+    def _done(self, ticket: int, built: Built, objects: bytes) -> bytes:
+        """The message that says where all is; with the layout, the first time."""
         times = tuple(built.times)
         number = self._layouts.get(built.layout)
         if number is not None:
-            return encode(int(Kind.DONE), ticket, number, None, times)
+            return encode(int(Kind.DONE), ticket, number, None, objects, times)
         if len(self._layouts) == _LAYOUTS_NAMED:
             self._layouts.clear()
         number = len(self._layouts)
-        packet = homing.dumps((int(Kind.DONE), ticket, number, built.layout, times))
+        message = (int(Kind.DONE), ticket, number, built.layout, objects, times)
+        packet = homing.dumps(message)
         self._layouts[built.layout] = number
         return packet
 
     def _send(self, kind: Kind, *items: object) -> None:
-        self._sock.send(encode(int(kind), *items))
+        post(self._sock, encode(int(kind), *items))
 
     def _receive(self) -> Message:
         packet = self._sock.recv(MAX_PACKET)
@@ -138,10 +121,8 @@ def main(sock: socket.socket, slab_fd: int, recipe_fd: int) -> None:
     """The life of a worker process, from after the fork to its end."""
     with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone: nobody to tell
         try:
-            builder = Builder(payload.unpack(recipe_fd))
+            worker = Worker(sock, mmap.mmap(slab_fd, 0), Builder(payload.unpack(recipe_fd)))
         except Exception as error:
-            failure = Failure.of(error, START, None)
-            sock.send(encode(int(Kind.BROKEN), failure.packed()))
+            post(sock, encode(int(Kind.BROKEN), Failure.of(error, START, None).packed()))
             return
-        sock.send(encode(int(Kind.READY)))
-        Worker(sock, mmap.mmap(slab_fd, 0), builder).run()
+        worker.run()

@@ -136,6 +136,7 @@ class Zygote:
 def main(sock_fd: int, parent_pid: int, slab_fd: int, recipe_fd: int) -> None:
     """The life of the zygote, from after its imports to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the user's process alone
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an inherited SIG_IGN would reap the workers
     try:
         parent_pidfd = os.pidfd_open(parent_pid)
     except ProcessLookupError:

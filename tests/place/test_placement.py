@@ -114,6 +114,22 @@ def test_a_leaf_without_rows_is_an_error_at_its_batch_and_names_it(num_workers):
             next(iter(loader))
 
 
+@pytest.mark.parametrize("name", ["data", "replicated"])
+def test_surplus_rows_are_refused_not_dropped(name):
+    def double(batch):
+        return np.concatenate([batch, batch])
+
+    with feeder.DataLoader(
+        np.arange(16.0), 8, batch_transforms=[double], sharding=SHARDINGS[name]
+    ) as loader:
+        with pytest.raises(
+            ValueError,
+            match=r"^every leaf of a batch must have 8 rows on this process to be placed, got 16 "
+            r"in batch$",
+        ):
+            next(iter(loader))
+
+
 def test_a_leaf_that_does_not_fit_the_sharding_is_named():
     sharding = SHARDINGS["trailing axis"]
     with feeder.DataLoader(rows(16), 8, sharding=sharding) as loader:
