@@ -230,10 +230,12 @@ def test_prefetching_never_fails_at_the_limit_by_itself(num_workers):
         assert step == 39
 
 
-def test_ctrl_c_twice_loses_no_batch_of_any_iterator():
+def test_ctrl_c_twice_loses_no_batch_of_any_iterator(tmp_path):
+    go = tmp_path / "go"
+
     def stubborn(record):
-        if record["index"] == 4:
-            signal.sigtimedwait([], 1.0)
+        while record["index"] == 4 and not go.exists():
+            signal.sigtimedwait([], 0.01)
         return record
 
     with feeder.DataLoader(rows(8), 2, transforms=[stubborn], num_workers=2) as loader:
@@ -250,6 +252,7 @@ def test_ctrl_c_twice_loses_no_batch_of_any_iterator():
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, previous)
+        go.touch()
         for got, batches in zip(seen, (first, second), strict=True):
             assert got + indices_of(batches) == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
