@@ -8,8 +8,9 @@ The way of a batch, room by room::
     place     how does it reach its devices?            the only room that imports jax
     monitor   where does the time go?
 
-``sources`` says where records live, ``loader`` checks the arguments and owns the workers,
-``iterator`` moves batches through the rooms, ``errors`` is all that can go wrong.
+``sources`` says where records live, ``loader`` checks the arguments (with ``arguments`` and
+``topology``) and owns the workers, ``iterator`` moves batches through the rooms, ``errors`` is all
+that can go wrong. ``feeder.testing`` is for your own test suite.
 """
 
 from feeder.errors import (
