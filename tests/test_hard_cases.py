@@ -3,7 +3,6 @@
 import gc
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -255,29 +254,6 @@ def test_ctrl_c_twice_loses_no_batch_of_any_iterator(tmp_path):
         go.touch()
         for got, batches in zip(seen, (first, second), strict=True):
             assert got + indices_of(batches) == [[0, 1], [2, 3], [4, 5], [6, 7]]
-
-
-class Starves:
-    """A source that leaves its worker little address space."""
-
-    def __init__(self):
-        self.limit = 4 << 30
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return index
-
-    def __setstate__(self, state):
-        resource.setrlimit(resource.RLIMIT_AS, (state["limit"], state["limit"]))
-
-
-def test_user_code_that_limits_the_address_space_leaves_the_slots_alone():
-    with feeder.DataLoader(Starves(), 2, num_workers=1) as loader:
-        batches = iter(loader)
-        assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-        assert batches.stats().restarts == 0
 
 
 @WORKERS
