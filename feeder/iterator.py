@@ -106,24 +106,20 @@ class BatchIterator(Iterator[Any]):
         if self._began_ns is None:
             self._began_ns = began
         try:
-            if not self._await_next():
-                raise StopIteration
-            ready = self._ready.popleft()
-            if ready.error is not None:
-                raise ready.error
-            self._go_ahead()
-            self._cursor = ready.after
-            self._delivered += 1
-            return ready.batch
-        except StopIteration:
-            raise
+            if self._await_next():
+                ready = self._ready.popleft()
+                if ready.error is not None:
+                    raise ready.error
+                self._go_ahead()
+                self._cursor = ready.after
+                self._delivered += 1
+                return ready.batch
         except BaseException:
-            # Whatever was under way is given up, and planned anew from the last delivery.
-            self._session.close()
-            self._start()
+            self._restart()
             raise
         finally:
             self._wait_ns += time.perf_counter_ns() - began
+        raise StopIteration
 
     def get_state(self) -> dict[str, Any]:
         """The place after the last batch delivered: a small JSON-able dict.
@@ -152,8 +148,7 @@ class BatchIterator(Iterator[Any]):
                 f"{cursor.step}, got {cursor.position}: it is damaged"
             )
         self._cursor = cursor
-        self._session.close()
-        self._start()
+        self._restart()
 
     def stats(self) -> Stats:
         """What was measured since the first ``next()``."""
@@ -209,6 +204,12 @@ class BatchIterator(Iterator[Any]):
         self._asked: dict[int, BatchPlan] = {}
         self._collector: Collector[Outcome] = Collector()
         self._ready: deque[_Ready] = deque()
+
+    def _restart(self) -> None:
+        """Gives up whatever is under way, and begins anew at the cursor."""
+        given_up = self._session
+        self._start()  # first: an interrupt while the other is closed then finds all in place
+        given_up.close()
 
     def _await_next(self) -> bool:
         """Waits until the next batch is ready; False where there is none."""

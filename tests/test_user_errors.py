@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -376,10 +375,12 @@ class OnlyHere:
         return _refuse, ()
 
 
-def test_ctrl_c_while_waiting_interrupts_at_once_and_loses_nothing():
+def test_ctrl_c_while_waiting_interrupts_at_once_and_loses_nothing(tmp_path):
+    go = tmp_path / "go"
+
     def slow(record):
-        if record["index"] == 6:
-            time.sleep(0.5)
+        while record["index"] == 6 and not go.exists():
+            signal.sigtimedwait([], 0.01)
         return record
 
     with feeder.DataLoader(rows(20), 2, transforms=[slow], num_workers=2) as loader:
@@ -392,5 +393,6 @@ def test_ctrl_c_while_waiting_interrupts_at_once_and_loses_nothing():
                 next(batches)
         finally:
             signal.signal(signal.SIGALRM, previous)
+        go.touch()
         seen += indices_of(batches)
     assert sum(seen, []) == list(range(20))

@@ -83,9 +83,6 @@ class Schedule:
         position = cursor.position
         end = None if self.num_epochs is None else self.num_epochs * self.num_records
         for step in itertools.count(cursor.step):
-            # With "drop" a cursor may stand before a tail that fills no batch: after a
-            # restore with a larger batch size.
-            position = self._skip_dropped(position)
             if self.last_batch == "rollover":
                 left = self.batch_size if end is None else end - position
                 num_real = min(self.batch_size, max(left, 0))
