@@ -19,6 +19,7 @@ from feeder.errors import (
     MemoryLimitError,
     RecordError,
     RecordMismatchError,
+    SamplerError,
     StateError,
     WorkerDiedError,
 )
@@ -26,6 +27,7 @@ from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
 from feeder.monitor import Stats
 from feeder.plan.blocks import BlockShuffle
+from feeder.plan.samplers import InfiniteSampler, WeightedSampler
 from feeder.produce.transforms import RandomMap
 from feeder.spec import ArraySpec
 
@@ -36,12 +38,15 @@ __all__ = [
     "ClosedError",
     "DataLoader",
     "FeederError",
+    "InfiniteSampler",
     "MemoryLimitError",
     "RandomMap",
     "RecordError",
     "RecordMismatchError",
+    "SamplerError",
     "StateError",
     "Stats",
+    "WeightedSampler",
     "WorkerDiedError",
 ]
 __version__ = "0.1.0"

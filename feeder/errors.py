@@ -7,6 +7,7 @@
     │   └── RecordMismatchError    its leaf differs in shape, dtype or structure
     ├── WorkerDiedError        workers died and the chunk could not be finished
     ├── MemoryLimitError       the slots would pass ``max_memory_bytes``
+    ├── SamplerError           a sampler gave what is no order of records (a ValueError too)
     ├── StateError             a saved state does not fit this loader (a ValueError too)
     └── ClosedError            ``next()`` after ``close()``
 
@@ -128,6 +129,24 @@ class MemoryLimitError(FeederError):
         self.needed_bytes = needed_bytes
         self.held_bytes = held_bytes
         self.limit_bytes = limit_bytes
+
+
+class SamplerError(FeederError, ValueError):
+    """A ``sampler`` or ``batch_sampler`` gave what cannot be an order of records.
+
+    What its own code raises arrives as it is.
+
+    Attributes:
+        step: Step of the batch; None where it is not known.
+        position: Position of the record; None with a ``batch_sampler``.
+    """
+
+    def __init__(
+        self, message: str, *, step: int | None = None, position: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.step = step
+        self.position = position
 
 
 class StateError(FeederError, ValueError):

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from feeder.collect.collector import Collector
-from feeder.errors import ClosedError, StateError
+from feeder.errors import ClosedError
 from feeder.monitor import Stats
 from feeder.plan import state
 from feeder.plan.batches import BatchPlan, Planner
@@ -71,10 +71,11 @@ class BatchIterator(Iterator[Any]):
     """
 
     def __init__(
-        self, stages: Stages, start: Cursor, owner: object, stop: int | None = None
+        self, stages: Stages, start: Cursor, owner: object, epoch: int | None = None
     ) -> None:
         self._stages = stages
-        self._stop = stop  # the step before which it ends; None: at the end of the run
+        self._planner = stages.planner  # or one like it, that goes on with another batch size
+        self._epoch = epoch  # after which it ends; None: at the end of the run
         self._owner = owner  # the loader, and with it the workers, live as long as this
         self._cursor = start
         self._closed = False
@@ -126,28 +127,24 @@ class BatchIterator(Iterator[Any]):
 
         It is the same on every process, and holds for any number of workers and processes.
         """
-        return state.save(self._cursor, self._stages.identity)
+        return state.save(self._cursor, self._planner.origin, self._stages.identity)
 
-    def set_state(self, saved: object) -> None:
+    def set_state(self, saved: object, *, allow_new_batch_size: bool = False) -> None:
         """Goes on with the batch that follows the one after which ``saved`` was taken.
 
         Args:
             saved: What `get_state` returned, perhaps through JSON.
+            allow_new_batch_size: Whether ``saved`` may be of another batch size: the run then goes
+                on at the same record, and counts its steps on.
 
         Raises:
             StateError: It is damaged, or belongs to another sequence of batches: another
-                source length, batch size, seed, shuffle or last_batch.
+                source length, batch size, seed, shuffle, sampler or last_batch.
             ClosedError: The iterator was closed.
         """
         self._check_open()
-        cursor = state.restore(saved, self._stages.identity)
-        expected = self._stages.planner.schedule.cursor(cursor.step)
-        if cursor != expected:
-            raise StateError(
-                f"`state` must have the position of its step, {expected.position} of step "
-                f"{cursor.step}, got {cursor.position}: it is damaged"
-            )
-        self._cursor = cursor
+        restored = state.restore(saved, self._stages.identity, allow_new_batch_size)
+        self._planner, self._cursor = self._stages.planner.resumed(restored)
         self._restart()
 
     def stats(self) -> Stats:
@@ -196,11 +193,11 @@ class BatchIterator(Iterator[Any]):
     def _start(self) -> None:
         """Begins anew at the cursor, with nothing under way."""
         self._session = self._stages.producer.session()
-        plans = self._stages.planner.batches(self._cursor)
-        if self._stop is not None:
-            left = max(0, self._stop - self._cursor.step)
-            plans = itertools.islice(plans, left)
+        plans = self._planner.batches(self._cursor)
+        if (last := self._epoch) is not None:
+            plans = itertools.takewhile(lambda plan: plan.epoch <= last, plans)
         self._plans = plans
+        self._plan_error: Exception | None = None
         self._asked: dict[int, BatchPlan] = {}
         self._collector: Collector[Outcome] = Collector()
         self._ready: deque[_Ready] = deque()
@@ -219,6 +216,8 @@ class BatchIterator(Iterator[Any]):
             elif self._submit():
                 self._session.wait()
                 self._take()
+            elif self._plan_error is not None:
+                raise self._plan_error
             else:
                 return False
         return True
@@ -230,12 +229,19 @@ class BatchIterator(Iterator[Any]):
         """
         window = self._stages.producer.window
         if 2 * len(self._collector) <= window:
-            for plan in itertools.islice(self._plans, window - len(self._collector)):
+            for plan in self._plan(window - len(self._collector)):
                 step = plan.chunk.step
                 self._asked[step] = plan
                 self._collector.expect(step)
                 self._session.submit(plan.chunk)
         return bool(self._collector)
+
+    def _plan(self, count: int) -> Iterator[BatchPlan]:
+        """The next plans; what a sampler raises is kept until the batches before it are gone."""
+        try:
+            yield from itertools.islice(self._plans, count)
+        except Exception as error:
+            self._plan_error = error
 
     def _take(self) -> None:
         for step, outcome in self._session.take():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,11 +13,10 @@ import optree
 from feeder import arguments, topology
 from feeder.errors import ClosedError
 from feeder.iterator import BatchIterator, Stages
-from feeder.plan import state
-from feeder.plan.batches import Planner
-from feeder.plan.blocks import BlockShuffle, BlockShuffled
-from feeder.plan.order import MAX_RECORDS, Order, Sequential, Shuffled
-from feeder.plan.schedule import LAST_BATCH, Cursor, LastBatch, Schedule
+from feeder.ordering import Ordering
+from feeder.plan.blocks import BlockShuffle
+from feeder.plan.samplers import InfiniteSampler
+from feeder.plan.schedule import LAST_BATCH, MAX_POSITIONS, START, Cursor, LastBatch
 from feeder.produce import here
 from feeder.produce.inline import Inline
 from feeder.produce.memory import memory_limit_bytes
@@ -48,7 +46,8 @@ class DataLoader:
             (named) tuple of arrays of one length, nested or not, is a source of its rows; a
             list is a source of its items. ``read(indices)`` → batch or ``__getitems__`` →
             records, where offered, is called once per batch instead of ``[]`` per record.
-        batch_size: Rows of a global batch, over all processes and devices.
+        batch_size: Rows of a global batch, over all processes and devices; None only with a
+            ``batch_sampler``.
         shuffle: True: a permutation of the whole epoch, another one in each epoch. A
             `BlockShuffle`: for storage that reads best in runs.
         seed: The only source of randomness, a non-negative integer of any size.
@@ -57,6 +56,14 @@ class DataLoader:
             ``"drop"``; ``"keep"``, a shorter batch; ``"pad"``, a full one: a dict batch gains the
             key ``mask``, any other becomes ``(batch, mask)``, with True for real rows, and padding
             repeats the last of them; ``"rollover"``, they open the next epoch's first batch.
+        sampler: Your own order in place of ``shuffle``: an object with ``len()`` and ``[]`` that
+            gives record indices, asked anew in each epoch; a plain iterable of them works too, and
+            is read again from its beginning on resume, unless it has ``state_dict`` and
+            ``load_state_dict``, or ``get_state`` and ``set_state``, with JSON-able states.
+            ``set_epoch(epoch)``, where it has one, is called before each epoch. `WeightedSampler`
+            and `InfiniteSampler` draw with replacement.
+        batch_sampler: Your own batches, in place of ``batch_size``, ``sampler``, ``shuffle`` and
+            ``last_batch``: gives lists of record indices, in the same ways.
         transforms: Called on each record, in order, in the workers: a callable as
             ``transform(record)``, a `RandomMap` with a Generator as well.
         batch_transforms: Called on each whole local batch, in order, in the workers.
@@ -86,12 +93,14 @@ class DataLoader:
     def __init__(
         self,
         source: object,
-        batch_size: int,
+        batch_size: int | None = None,
         *,
         shuffle: bool | BlockShuffle = False,
         seed: int = 0,
         num_epochs: int | None = 1,
         last_batch: LastBatch = "drop",
+        sampler: Any = None,
+        batch_sampler: Any = None,
         transforms: Sequence[Callable[[Any], Any] | RandomMap] = (),
         batch_transforms: Sequence[Callable[[Any], Any]] = (),
         collate: Callable[[list[Any]], Any] | None = None,
@@ -114,15 +123,21 @@ class DataLoader:
             collate=arguments.optional_callable("collate", collate, "collate(records)"),
             seed=arguments.integer("seed", seed, 0),
         )
-        schedule = Schedule(
+        ordering = Ordering(
             num_records=_num_records(recipe.source),
-            batch_size=arguments.integer("batch_size", batch_size, 1),
+            seed=recipe.seed,
             num_epochs=None
             if num_epochs is None
             else arguments.integer("num_epochs", num_epochs, 1, "use None to go on for ever"),
+            shuffle=shuffle,
             last_batch=arguments.choice("last_batch", last_batch, LAST_BATCH),
+            batch_size=None
+            if batch_size is None
+            else arguments.integer("batch_size", batch_size, 1),
+            sampler=sampler,
+            batch_sampler=batch_sampler,
         )
-        _check_some_batch(schedule)
+        ordering.check()
         num_workers = arguments.integer("num_workers", num_workers, 0)
         if prefetch_batches is not None:
             prefetch_batches = arguments.integer("prefetch_batches", prefetch_batches, 1)
@@ -130,18 +145,12 @@ class DataLoader:
         max_bytes = memory_limit_bytes() // 2
         if max_memory_bytes is not None:
             max_bytes = arguments.integer("max_memory_bytes", max_memory_bytes, 1)
-        order = _order(schedule.num_records, recipe.seed, shuffle)
-        placer, local_rows = topology.of(schedule, sharding, process_index, process_count)
-        self._recipe = recipe
-        self._schedule = schedule
-        self._planner = Planner(schedule, order, local_rows)
-        self._identity = state.Identity(
-            num_records=schedule.num_records,
-            batch_size=schedule.batch_size,
-            seed=recipe.seed,
-            shuffle=asdict(shuffle) if isinstance(shuffle, BlockShuffle) else shuffle,
-            last_batch=schedule.last_batch,
+        placer, local_rows = topology.of(
+            ordering.batch_size, ordering.schedule, sharding, process_index, process_count
         )
+        self._recipe = recipe
+        self._ordering = ordering
+        self._planner, identity = ordering.planner(local_rows)
         producer: Producer
         if num_workers:
             producer = Pool(recipe, num_workers, max_bytes, prefetch_batches)
@@ -149,24 +158,42 @@ class DataLoader:
             producer = Inline(recipe, max_bytes, ahead=placer is not None)
             device_batches = 1
         ahead = device_batches if placer else 0
-        self._stages = Stages(self._planner, self._identity, producer, placer, ahead)
+        self._stages = Stages(self._planner, identity, producer, placer, ahead)
         # Also called when the loader and its iterators are gone, and at the interpreter's end.
         self._close = weakref.finalize(self, producer.close)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of one epoch; with ``last_batch="rollover"`` the fewest: some have one more."""
-        return self._schedule.steps_per_epoch
+        """Batches of one epoch; with ``last_batch="rollover"`` the fewest: some have one more.
+
+        Raises:
+            TypeError: It is not known before the sampler was read, or there is no end.
+        """
+        steps = self._planner.steps_per_epoch
+        if steps is None:
+            raise TypeError(
+                f"steps_per_epoch of a loader needs epochs of known length, and {self._why()}"
+            )
+        return steps
 
     def __len__(self) -> int:
         """Batches that ``iter(loader)`` delivers, over all epochs.
 
         Raises:
-            TypeError: There is no end, with ``num_epochs=None``.
+            TypeError: There is no end, with ``num_epochs=None``, or none known.
         """
-        if self._schedule.num_steps is None:
-            raise TypeError("len() of a loader needs an end, and `num_epochs` is None")
-        return self._schedule.num_steps
+        if self._planner.num_steps is None:
+            raise TypeError(f"len() of a loader needs an end, and {self._why()}")
+        return self._planner.num_steps
+
+    def _why(self) -> str:
+        """Why there is no end of the run, or of an epoch, or none known."""
+        if self._planner.steps_per_epoch is not None:
+            return "`num_epochs` is None"
+        if isinstance(self._ordering.sampler, InfiniteSampler):
+            return "an InfiniteSampler has none"
+        name = "sampler" if self._ordering.batch_sampler is None else "batch_sampler"
+        return f"`{name}` has no len()"
 
     def __iter__(self) -> BatchIterator:
         """Starts a run from step 0.
@@ -174,17 +201,18 @@ class DataLoader:
         Raises:
             ClosedError: The loader was closed.
         """
-        return self._iterate(Cursor(0, 0), None)
+        return self._iterate(START, None)
 
-    def _iterate(self, start: Cursor, stop: int | None) -> BatchIterator:
+    def _iterate(self, start: Cursor, epoch: int | None) -> BatchIterator:
         if not self._close.alive:
             raise ClosedError
-        return BatchIterator(self._stages, start, self, stop)
+        return BatchIterator(self._stages, start, self, epoch)
 
     def batch(self, step: int) -> Any:
         """The local batch ``step``, computed here and now, without workers and without state.
 
-        The same bits as those of an unbroken run, as NumPy arrays of the rows of this process.
+        The same bits as those of a run from the start, as NumPy arrays of the rows of this process.
+        With a sampler that is an iterable, all before it is read first.
 
         Args:
             step: Number of the batch, from 0 over all epochs.
@@ -194,10 +222,13 @@ class DataLoader:
             Exception: Whatever user code raises, as in an iterator.
         """
         step = arguments.integer("step", step, 0)
-        num_steps = self._schedule.num_steps
+        num_steps = self._planner.num_steps
         if num_steps is not None and step >= num_steps:
             raise ValueError(f"`step` must be below {num_steps}, the steps of the run, got {step}")
-        return here.build_alone(self._recipe, self._planner.batch(step).chunk)
+        plan = self._planner.batch(step)
+        if plan is None:
+            raise ValueError(f"`step` must be a step of the run, which ends before, got {step}")
+        return here.build_alone(self._recipe, plan.chunk)
 
     def epoch(self, epoch: int) -> BatchIterator:
         """An iterator over the batches of one epoch, for loops that count epochs.
@@ -209,14 +240,21 @@ class DataLoader:
 
         Raises:
             ValueError: There is no such epoch.
+            TypeError: Where it begins is not known, with a sampler without ``len()``.
             ClosedError: The loader was closed.
         """
         epoch = arguments.integer("epoch", epoch, 0)
-        num_epochs = self._schedule.num_epochs
+        num_epochs = self._ordering.num_epochs
+        if isinstance(self._ordering.sampler, InfiniteSampler):
+            num_epochs = 1
         if num_epochs is not None and epoch >= num_epochs:
             raise ValueError(f"`epoch` must be below `num_epochs` = {num_epochs}, got {epoch}")
-        first, stop = self._schedule.first_step(epoch), self._schedule.first_step(epoch + 1)
-        return self._iterate(self._schedule.cursor(first), stop)
+        start = self._planner.epoch(epoch)
+        if start is None:
+            raise TypeError(
+                f"epoch({epoch}) of a loader needs epochs of known length, and {self._why()}"
+            )
+        return self._iterate(start, epoch)
 
     @functools.cached_property
     def element_spec(self) -> Any:
@@ -229,6 +267,7 @@ class DataLoader:
             Exception: Whatever user code raises at that record.
         """
         plan = self._planner.batch(0)
+        assert plan is not None  # a run without a batch was refused
         sample = here.build_sample(self._recipe, plan.chunk)
         if self._stages.placer is not None:
             return self._stages.placer.spec(sample, plan.num_rows)
@@ -250,32 +289,8 @@ class DataLoader:
         self.close()
 
 
-def _order(num_records: int, seed: int, shuffle: bool | BlockShuffle) -> Order:
-    if isinstance(shuffle, BlockShuffle):
-        return BlockShuffled(num_records, seed, shuffle)
-    if not isinstance(shuffle, bool):
-        raise TypeError(f"`shuffle` must be True, False or a feeder.BlockShuffle, got {shuffle!r}")
-    return Shuffled(num_records, seed) if shuffle else Sequential(num_records)
-
-
 def _num_records(source: Any) -> int:
     length = len(source)
-    if not 1 <= length <= MAX_RECORDS:
+    if not 1 <= length <= MAX_POSITIONS:
         raise ValueError(f"`source` must hold 1 to 2**62 records, got {length}")
     return int(length)
-
-
-def _check_some_batch(schedule: Schedule) -> None:
-    """Refuses a run without a batch."""
-    num_records, batch_size = schedule.num_records, schedule.batch_size
-    if batch_size > num_records and schedule.last_batch == "drop":
-        raise ValueError(
-            f"`batch_size` must be at most {num_records}, the records of an epoch, with "
-            f'`last_batch="drop"`, got {batch_size}: every batch would be dropped; use "keep", '
-            '"pad" or "rollover"'
-        )
-    if schedule.num_steps == 0:
-        raise ValueError(
-            f"`batch_size` must be at most {num_records * (schedule.num_epochs or 1)}, the records "
-            f'of all epochs, with `last_batch="rollover"`, got {batch_size}; use "keep" or "pad"'
-        )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from feeder import arguments
 from feeder.plan import rows
+from feeder.plan.batches import LocalRows
 from feeder.plan.order import Indices
 from feeder.plan.schedule import Schedule
 
@@ -18,12 +18,20 @@ if TYPE_CHECKING:
 
 
 def of(
-    schedule: Schedule,
+    batch_size: int | None,
+    schedule: Schedule | None,
     sharding: Sharding | None,
     process_index: int | None,
     process_count: int | None,
-) -> tuple[Placer | None, Callable[[int], Indices]]:
+) -> tuple[Placer | None, LocalRows]:
     """Who places batches, and the rows of this process in a batch of so many rows.
+
+    Args:
+        batch_size: Rows of a global batch; None: every batch has its own number.
+        schedule: Says whether a shorter batch ends each epoch; None: nobody knows.
+        sharding: How batches lie on the devices.
+        process_index: Number of this process; None: JAX's own.
+        process_count: Processes of the job; None: JAX's own.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -35,7 +43,7 @@ def of(
             f"{process_index} and {process_count}"
         )
     if sharding is not None:
-        return _sharded(schedule, sharding, process_index, process_count)
+        return _sharded(batch_size, schedule, sharding, process_index, process_count)
     if process_index is None or process_count is None:
         index, count = _jax_process()
     else:
@@ -45,19 +53,29 @@ def of(
             raise ValueError(
                 f"`process_index` must be below `process_count` = {count}, got {index}"
             )
-    _check_rows_split(schedule, count)
-    return None, lambda num_rows: rows.rows_of_process(num_rows, index, count)
+    if batch_size is not None:
+        _check_rows_split(batch_size, _shorter(schedule), count)
+
+    def local_rows(num_rows: int) -> Indices:
+        if num_rows % count:
+            raise ValueError(
+                f"the number of rows must be a multiple of the {count} processes, got {num_rows}"
+            )
+        return rows.rows_of_process(num_rows, index, count)
+
+    return None, local_rows
 
 
 def _sharded(
-    schedule: Schedule,
+    batch_size: int | None,
+    schedule: Schedule | None,
     sharding: Sharding,
     process_index: int | None,
     process_count: int | None,
-) -> tuple[Placer, Callable[[int], Indices]]:
+) -> tuple[Placer, LocalRows]:
     from feeder.place.placer import Placer  # imports jax, which `import feeder` must not
 
-    placer = Placer(sharding, schedule.batch_size)
+    placer = Placer(sharding, batch_size)
     own = _jax_process()
     if process_index is not None and (process_index, process_count) != own:
         raise ValueError(
@@ -67,7 +85,7 @@ def _sharded(
         )
     if rest := _shorter(schedule):
         try:
-            placer.check_rows("batch_size", rest)
+            placer.check_rows("its rows", rest)
         except ValueError:
             raise ValueError(
                 f'`last_batch="keep"` ends each epoch with a batch of {rest} rows, which '
@@ -76,23 +94,23 @@ def _sharded(
     return placer, placer.local_rows
 
 
-def _check_rows_split(schedule: Schedule, process_count: int) -> None:
-    if schedule.batch_size % process_count:
+def _check_rows_split(batch_size: int, shorter: int, process_count: int) -> None:
+    if batch_size % process_count:
         raise ValueError(
-            f"`batch_size` must be a multiple of the {process_count} processes, got "
-            f"{schedule.batch_size}"
+            f"`batch_size` must be a multiple of the {process_count} processes, got {batch_size}"
         )
-    if (rest := _shorter(schedule)) % process_count:
+    if shorter % process_count:
         raise ValueError(
-            f'`last_batch="keep"` ends each epoch with a batch of {rest} rows, which '
+            f'`last_batch="keep"` ends each epoch with a batch of {shorter} rows, which '
             f'{process_count} processes cannot split evenly; use "pad"'
         )
 
 
-def _shorter(schedule: Schedule) -> int:
-    """Rows of the shorter batch that ends an epoch; 0 where there is none."""
-    keeps = schedule.last_batch == "keep"
-    return schedule.num_records % schedule.batch_size if keeps else 0
+def _shorter(schedule: Schedule | None) -> int:
+    """Rows of the shorter batch that ends an epoch; 0 where there is none, or none known."""
+    if schedule is None or schedule.last_batch != "keep":
+        return 0
+    return schedule.num_records % schedule.batch_size
 
 
 def _jax_process() -> tuple[int, int]:

@@ -30,14 +30,14 @@ class Placer:
 
     Args:
         sharding: How every leaf of the global batch lies on the devices.
-        batch_size: Rows of a global batch.
+        batch_size: Rows of a global batch; None: every batch has its own number.
 
     Raises:
         TypeError: ``sharding`` is no `jax.sharding.Sharding`.
         ValueError: It does not divide the batch, or no device of this process is in it.
     """
 
-    def __init__(self, sharding: Sharding, batch_size: int) -> None:
+    def __init__(self, sharding: Sharding, batch_size: int | None) -> None:
         if not isinstance(sharding, Sharding):
             raise TypeError(
                 "`sharding` must be a jax.sharding.Sharding, as NamedSharding(mesh, P('data')), "
@@ -50,7 +50,8 @@ class Placer:
             )
         self._sharding = sharding
         self._by_rows = _batch_axis(sharding)
-        self.check_rows("batch_size", batch_size)
+        if batch_size is not None:
+            self.check_rows("`batch_size`", batch_size)
         self._local_counts: dict[int, int] = {}
         # Local row at which each shard begins, by its first row in the global batch; per size.
         self._starts: dict[int, dict[int, int]] = {}
@@ -71,12 +72,17 @@ class Placer:
         below, above = num_rows // shards * shards, -(-num_rows // shards) * shards
         nearest = f"{below} or {above}" if below else f"{above}"
         raise ValueError(
-            f"`{name}` must be a multiple of {shards}, the number of shards that `sharding` cuts "
+            f"{name} must be a multiple of {shards}, the number of shards that `sharding` cuts "
             f"the batch into, got {num_rows}; use {nearest}"
         )
 
     def local_rows(self, num_rows: int) -> Indices:
-        """The rows of a global batch of ``num_rows`` that devices of this process hold."""
+        """The rows of a global batch of ``num_rows`` that devices of this process hold.
+
+        Raises:
+            ValueError: The sharding does not divide so many rows.
+        """
+        self.check_rows("the number of rows", num_rows)
         return rows_of_slices(num_rows, self._row_slices(num_rows))
 
     def place(self, batch: Any, num_rows: int) -> Any:

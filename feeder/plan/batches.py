@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.errors import StateError
 from feeder.plan.order import Indices, Order
 from feeder.plan.schedule import Cursor, Schedule, Span
+from feeder.plan.state import Saved
+
+LocalRows: TypeAlias = Callable[[int], Indices]
+"""Maps the number of rows of a global batch to the rows of this process.
+
+It raises ValueError where a batch of so many rows cannot be split.
+"""
 
 _ROWS_AHEAD = 8192
 """Rows planned at once: NumPy's dispatch then costs a few ns per row, whatever the batch."""
@@ -49,61 +58,130 @@ class BatchPlan:
     Attributes:
         chunk: Its rows on this process.
         num_rows: Rows of the global batch.
+        epoch: Epoch of its last real row.
         after: The cursor of the batch that follows.
     """
 
     chunk: Chunk
     num_rows: int
+    epoch: int
     after: Cursor
 
 
+class Planner(Protocol):
+    """Plans local batches."""
+
+    @property
+    def num_steps(self) -> int | None:
+        """Batches of a run from the start; None: no end, or none known."""
+        ...
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Batches of an epoch, the fewest where epochs differ; None: no end, or none known."""
+        ...
+
+    @property
+    def origin(self) -> Cursor:
+        """Where batches of this size began; for the state."""
+        ...
+
+    def batch(self, step: int) -> BatchPlan | None:
+        """The plan of batch ``step`` of a run from the start; None: it has no such step."""
+        ...
+
+    def batches(self, start: Cursor) -> Iterator[BatchPlan]:
+        """Yields the plan of each batch from ``start`` on."""
+        ...
+
+    def epoch(self, epoch: int) -> Cursor | None:
+        """Where an epoch begins in a run from the start; None: that is not known beforehand."""
+        ...
+
+    def resumed(self, saved: Saved) -> tuple[Planner, Cursor]:
+        """The planner, and the place, that go on where a state was saved.
+
+        Raises:
+            StateError: The state contradicts itself.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Planner:
-    """Plans local batches.
+class PositionPlanner:
+    """Plans batches of consecutive positions: a schedule cuts them, an order finds the records.
 
     Attributes:
         schedule: Cuts positions into global batches.
         order: Maps positions to record indices.
         local_rows: Maps the number of rows of a global batch to those of this process.
+        rows_ahead: Rows planned at once.
     """
 
     schedule: Schedule
     order: Order
-    local_rows: Callable[[int], Indices]
+    local_rows: LocalRows
+    rows_ahead: int = _ROWS_AHEAD
 
-    def batch(self, step: int) -> BatchPlan:
-        """The plan of batch ``step`` of an unbroken run."""
-        span, after = next(self.schedule.spans(self.schedule.cursor(step)))
-        positions = self._positions([span])[0]
-        return self._plan(span, after, positions, self.order(positions))
+    @property
+    def num_steps(self) -> int | None:
+        """Batches of a run from the start."""
+        return self.schedule.num_steps
 
-    def batches(self, cursor: Cursor) -> Iterator[BatchPlan]:
-        """Yields the plan of each batch from ``cursor`` on."""
-        spans = self.schedule.spans(cursor)
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Batches of an epoch, the fewest where epochs differ."""
+        return None if self.schedule.endless else self.schedule.steps_per_epoch
+
+    @property
+    def origin(self) -> Cursor:
+        """Where batches of this size began."""
+        return self.schedule.origin
+
+    def batch(self, step: int) -> BatchPlan | None:
+        """The plan of batch ``step`` of a run from the start."""
+        return next(self.batches(self.schedule.cursor(step), 1), None)
+
+    def batches(self, start: Cursor, at_once: int = _BATCHES_AHEAD) -> Iterator[BatchPlan]:
+        """Yields the plan of each batch from ``start`` on, planned so many at once."""
+        spans = self.schedule.spans(start)
         local = max(1, len(self.local_rows(self.schedule.batch_size)))
-        at_once = min(_BATCHES_AHEAD, max(1, _ROWS_AHEAD // local))
+        at_once = min(at_once, max(1, self.rows_ahead // local))
         while ahead := list(itertools.islice(spans, at_once)):
             for run in _runs_of_one_size(ahead):
-                positions = self._positions([span for span, _ in run])
-                indices = self.order(positions.reshape(-1)).reshape(positions.shape)
-                indices.setflags(write=False)  # user code reads them, here as in a worker
-                for (span, after), at, of in zip(run, positions, indices, strict=True):
-                    yield self._plan(span, after, at, of)
+                yield from self._plans(run)
 
-    def _positions(self, run: list[Span]) -> Indices:
-        """Positions of the local rows of batches of one size, shape (batches, local rows)."""
-        starts = np.array([span.start for span in run])[:, None]
-        last_real = np.array([span.start + span.num_real - 1 for span in run])[:, None]
-        rows = self.local_rows(run[0].num_rows)
+    def epoch(self, epoch: int) -> Cursor | None:
+        """Where an epoch begins in a run from the start."""
+        return self.schedule.cursor(self.schedule.first_step(epoch))
+
+    def resumed(self, saved: Saved) -> tuple[PositionPlanner, Cursor]:
+        """The planner, and the place, that go on where a state was saved."""
+        schedule = replace(self.schedule, batch_size=saved.batch_size or 0, origin=saved.origin)
+        expected = schedule.cursor(saved.cursor.step)
+        if saved.cursor != expected:
+            raise StateError(
+                f"`state` must have the position of its step, {expected.position} of step "
+                f"{expected.step}, got {saved.cursor.position}: it is damaged"
+            )
+        if saved.batch_size == self.schedule.batch_size:
+            return replace(self, schedule=schedule), saved.cursor
+        schedule = schedule.resized(self.schedule.batch_size, saved.cursor)
+        return replace(self, schedule=schedule), schedule.origin
+
+    def _plans(self, run: list[tuple[Span, Cursor]]) -> Iterator[BatchPlan]:
+        """The plans of batches of one size."""
+        num_rows = run[0][0].num_rows
+        rows = self.local_rows(num_rows)
+        starts = np.array([span.start for span, _ in run])[:, None]
+        last_real = np.array([span.start + span.num_real - 1 for span, _ in run])[:, None]
         positions: Indices = np.minimum(starts + rows, last_real)
-        return positions
-
-    def _plan(self, span: Span, after: Cursor, positions: Indices, indices: Indices) -> BatchPlan:
-        mask = None
-        if self.schedule.last_batch == "pad":
-            mask = self.local_rows(span.num_rows) < span.num_real
-        chunk = Chunk(span.step, positions, indices, mask)
-        return BatchPlan(chunk, span.num_rows, after)
+        indices = self.order(positions.reshape(-1)).reshape(positions.shape)
+        indices.setflags(write=False)  # user code reads them, here as in a worker
+        padded = self.schedule.last_batch == "pad"
+        for (span, after), at, of in zip(run, positions, indices, strict=True):
+            mask = rows < span.num_real if padded else None
+            yield BatchPlan(Chunk(span.step, at, of, mask), num_rows, span.epoch, after)
 
 
 def _runs_of_one_size(

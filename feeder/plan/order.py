@@ -21,9 +21,6 @@ Indices: TypeAlias = NDArray[np.int64]
 TABLE_SIZE = 8192
 """Records up to which an epoch's permutation is a sorted table rather than a cipher."""
 
-MAX_RECORDS = 2**62
-"""Longest epoch; the cipher's two halves then still fit 32 bits."""
-
 _ROUNDS = 6  # 4 already pass the tests in tests/plan/test_order.py; 3 fail
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, made odd (Knuth, TAOCP 6.4)
 _HALF = np.uint64(32)
@@ -148,7 +145,7 @@ def permutation(num_records: int, seed: int, epoch: int, *part: int) -> Permutat
     """The permutation of one epoch, or of a part of it.
 
     Args:
-        num_records: Records in it, 1 to `MAX_RECORDS`.
+        num_records: Records in it, 1 to 2**62: the cipher's two halves then still fit 32 bits.
         seed: The loader's seed, any non-negative integer.
         epoch: Number of the epoch, from 0.
         *part: What names the part, where it is one.

@@ -6,44 +6,67 @@ The other fields say which sequence of batches these two numbers belong to.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from feeder.errors import StateError
-from feeder.plan.order import MAX_RECORDS
-from feeder.plan.schedule import Cursor
+from feeder.plan.schedule import MAX_POSITIONS, START, Cursor
 
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What names one sequence of batches; JSON-able values only."""
+    """What names one sequence of batches; JSON-able values only.
+
+    ``batch_size`` and ``last_batch`` are None with a ``batch_sampler``; ``sampler`` describes it,
+    or the ``sampler``.
+    """
 
     num_records: int
-    batch_size: int
+    batch_size: int | None
     seed: int
     shuffle: bool | dict[str, int]
-    last_batch: str
+    sampler: dict[str, Any] | None
+    last_batch: str | None
 
 
-def save(cursor: Cursor, identity: Identity) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a state says.
+
+    Attributes:
+        cursor: The batch that comes next.
+        origin: Where batches of this size began.
+        batch_size: Their size; None where a ``batch_sampler`` says.
+    """
+
+    cursor: Cursor
+    origin: Cursor
+    batch_size: int | None
+
+
+def save(cursor: Cursor, origin: Cursor, identity: Identity) -> dict[str, Any]:
     """The state as a JSON-able dict, below 1 KiB, the same on every process."""
     return {
         "version": VERSION,
         "step": cursor.step,
         "position": cursor.position,
+        "origin": [origin.step, origin.position],
+        "draws": None if cursor.draws is None else dict(cursor.draws),
         **asdict(identity),
     }
 
 
-def restore(state: object, identity: Identity) -> Cursor:
-    """The cursor that a state speaks of.
+def restore(state: object, identity: Identity, new_batch_size: bool = False) -> Saved:
+    """What a state says.
 
     Args:
         state: What `save` returned, perhaps through JSON.
         identity: The sequence that it shall continue.
+        new_batch_size: Whether it may have another batch size.
 
     Raises:
         StateError: The state is damaged, of a newer format, or of another sequence.
@@ -52,6 +75,26 @@ def restore(state: object, identity: Identity) -> Cursor:
         raise StateError(
             f"`state` must be the dict that get_state() returned, got {type(state).__name__}"
         )
+    _check_fields(state, identity)
+    _check_values(state)
+    present = asdict(identity)
+    if new_batch_size and present["batch_size"] is not None and _is_size(state["batch_size"]):
+        del present["batch_size"]
+    mismatches = {
+        name: (state[name], value)
+        for name, value in present.items()
+        if type(state[name]) is not type(value) or state[name] != value
+    }
+    if mismatches:
+        raise _mismatch(mismatches)
+    return Saved(
+        Cursor(state["step"], state["position"], state["draws"]),
+        Cursor(*state["origin"]),
+        state["batch_size"],
+    )
+
+
+def _check_fields(state: Mapping[Any, Any], identity: Identity) -> None:
     version = state.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise StateError(
@@ -63,47 +106,68 @@ def restore(state: object, identity: Identity) -> Cursor:
             f"`state` must be of format {VERSION} or older, got format {version}: it was saved "
             "by a newer jax-feeder; upgrade to restore it"
         )
-    expected = {"version", "step", "position", *(field.name for field in fields(identity))}
+    expected = set(save(START, START, identity))
     if missing := sorted(expected - state.keys()):
         raise StateError(
             f"`state` must have every field of format {version}, got none of {missing}"
         )
-    if unknown := sorted(map(repr, state.keys() - expected)):
+    if unknown := sorted(map(_brief, state.keys() - expected)):
         raise StateError(
             f"`state` must have no field unknown to format {version}, got {', '.join(unknown)}"
         )
+
+
+def _check_values(state: Mapping[Any, Any]) -> None:
+    """Checks the fields that say where the run is; the others are compared."""
     for name in ("step", "position"):
         if not _is_count(state[name]):
             raise StateError(
-                f"`state[{name!r}]` must be a non-negative integer, got {_brief(state[name])}"
+                f"`state[{name!r}]` must be an integer from 0 to 2**62, got {_brief(state[name])}"
             )
-    if state["position"] > MAX_RECORDS:
+    origin = state["origin"]
+    if not (isinstance(origin, list | tuple) and len(origin) == 2 and all(map(_is_count, origin))):
         raise StateError(
-            f"`state['position']` must be at most 2**62, got {_brief(state['position'])}"
+            f"`state['origin']` must be a step and a position, got {_brief(origin)}: it is damaged"
         )
-    mismatches = {
-        name: (state[name], present)
-        for name, present in asdict(identity).items()
-        if type(state[name]) is not type(present) or state[name] != present
-    }
-    if mismatches:
-        lines = [
-            f"  {name}: saved {_brief(saved)}, present {_brief(present)}"
-            for name, (saved, present) in mismatches.items()
-        ]
+    if origin[0] > state["step"] or origin[1] > state["position"]:
         raise StateError(
-            "`state` must belong to the sequence of batches of this loader, got another one:\n"
-            + "\n".join(lines)
-            + "\nRestore it in a loader with the saved values, or start anew without it.",
-            mismatches=mismatches,
+            f"`state['origin']` must not be later than step {state['step']} and position "
+            f"{state['position']}, got {_brief(origin)}: it is damaged"
         )
-    return Cursor(state["step"], state["position"])
+    if state["draws"] is not None and not isinstance(state["draws"], dict):
+        raise StateError(
+            f"`state['draws']` must be a dict or None, got {_brief(state['draws'])}: it is damaged"
+        )
+
+
+def _mismatch(mismatches: dict[str, tuple[object, object]]) -> StateError:
+    lines = [
+        f"  {name}: saved {_brief(saved)}, present {_brief(present)}"
+        for name, (saved, present) in mismatches.items()
+    ]
+    remedy = "Restore it in a loader with the saved values, or start anew without it."
+    if list(mismatches) == ["batch_size"] and None not in mismatches["batch_size"]:
+        remedy = (
+            "Restore it in a loader with the saved value, or go on at the same record with "
+            "set_state(state, allow_new_batch_size=True)."
+        )
+    return StateError(
+        "`state` must belong to the sequence of batches of this loader, got another one:\n"
+        + "\n".join([*lines, remedy]),
+        mismatches=mismatches,
+    )
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_POSITIONS
+
+
+def _is_size(value: object) -> bool:
+    return _is_count(value) and value != 0
 
 
 def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    shown = reprlib.Repr()  # a hostile value must not make a hostile message
+    shown.maxdict, shown.maxstring, shown.maxother = 8, 40, 60
+    text = shown.repr(value)
+    return text if len(text) <= 160 else text[:157] + "..."

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.plan.batches import Planner
+from feeder.plan.batches import PositionPlanner
 from feeder.plan.order import Shuffled
 from feeder.plan.rows import rows_of_process, rows_of_slices
 from feeder.plan.schedule import LAST_BATCH, Cursor, Schedule
@@ -14,7 +14,7 @@ from feeder.plan.schedule import LAST_BATCH, Cursor, Schedule
 
 def planner(num_records, batch_size, last_batch="drop", epochs=2, index=0, count=1):
     schedule = Schedule(num_records, batch_size, epochs, last_batch)
-    return Planner(
+    return PositionPlanner(
         schedule, Shuffled(num_records, 7), lambda rows: rows_of_process(rows, index, count)
     )
 

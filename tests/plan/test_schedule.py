@@ -93,3 +93,31 @@ def test_an_endless_schedule_ends_nowhere():
 def test_what_becomes_of_the_last_batch(last_batch, expected):
     schedule = Schedule(num_records=7, batch_size=3, num_epochs=2, last_batch=last_batch)
     assert [(span.start, span.num_real, span.num_rows) for span in spans(schedule)] == expected
+
+
+@given(schedules, st.integers(1, 70), st.data())
+def test_another_batch_size_goes_on_at_the_same_position(schedule, size, data):
+    n, end = schedule.num_records, schedule.num_records * schedule.num_epochs
+    if schedule.last_batch == "drop":
+        size = min(size, n)
+    whole = list(schedule.spans(Cursor(0, 0)))
+    cut = data.draw(st.integers(0, len(whole)))
+    at = whole[cut - 1][1] if cut else Cursor(0, 0)
+    resized = schedule.resized(size, at)
+    found = list(resized.spans(resized.origin))
+    assert [span.step for span, _ in found] == list(range(cut, cut + len(found)))
+    taken = [p for span, _ in found for p in range(span.start, span.start + span.num_real)]
+    left = list(range(at.position, end))
+    if schedule.last_batch == "drop":
+        epochs = itertools.groupby(left, key=lambda p: p // n)
+        kept = [list(positions) for _, positions in epochs]
+        assert taken == [p for part in kept for p in part[: len(part) // size * size]]
+    elif schedule.last_batch == "rollover":
+        assert taken == left[: len(left) // size * size]
+    else:
+        assert taken == left
+    for number, (span, after) in enumerate(found):
+        assert resized.cursor(span.step).position == span.start
+        assert resized.cursor(after.step) == after
+        again = resized.spans(resized.cursor(cut + number))
+        assert next(again)[0] == span

@@ -1,0 +1,240 @@
+"""What the user asked of the order of records: which planner that makes, and its identity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from feeder.plan.batches import LocalRows, Planner, PositionPlanner
+from feeder.plan.blocks import BlockShuffle, BlockShuffled
+from feeder.plan.lookup import BatchLookup, Lookup, Table
+from feeder.plan.order import Order, Sequential, Shuffled
+from feeder.plan.replay import ReplayedBatches, ReplayedRows
+from feeder.plan.samplers import Drawn, InfiniteSampler, WeightedSampler
+from feeder.plan.schedule import MAX_POSITIONS, LastBatch, Schedule
+from feeder.plan.state import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """The order of records, as asked for and checked.
+
+    Attributes:
+        num_records: Records of the source.
+        seed: The loader's seed.
+        num_epochs: Passes; None: for ever.
+        shuffle: Whether and how to shuffle, where no sampler says.
+        last_batch: What becomes of an epoch's last records.
+        batch_size: Rows of a global batch; None with a ``batch_sampler``.
+        sampler: The user's order of records.
+        batch_sampler: The user's batches.
+    """
+
+    num_records: int
+    seed: int
+    num_epochs: int | None
+    shuffle: bool | BlockShuffle
+    last_batch: LastBatch
+    batch_size: int | None
+    sampler: Any
+    batch_sampler: Any
+
+    def check(self) -> None:
+        """Checks what excludes what, and that there is some batch.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: Arguments exclude each other, or leave no batch.
+        """
+        if not isinstance(self.shuffle, bool | BlockShuffle):
+            raise TypeError(
+                f"`shuffle` must be True, False or a feeder.BlockShuffle, got {self.shuffle!r}"
+            )
+        if self.batch_sampler is not None:
+            for name, given in (
+                ("batch_size", self.batch_size is not None),
+                ("sampler", self.sampler is not None),
+                ("shuffle", self.shuffle is not False),
+                ("last_batch", self.last_batch != "drop"),
+            ):
+                if given:
+                    raise ValueError(
+                        f"`{name}` must be left out with `batch_sampler`, which makes up the "
+                        f"batches, got {getattr(self, name)!r}"
+                    )
+            _check_sampler("batch_sampler", self.batch_sampler, "batches of record indices")
+            return
+        if self.batch_size is None:
+            raise TypeError(
+                "`batch_size` must be an integer of at least 1 without a `batch_sampler`, got None"
+            )
+        if self.sampler is not None:
+            if self.shuffle is not False:
+                raise ValueError(
+                    "`shuffle` must be left out with `sampler`, which gives the order, got "
+                    f"{self.shuffle!r}"
+                )
+            if isinstance(self.sampler, InfiniteSampler):
+                if self.num_epochs not in (1, None):
+                    raise ValueError(
+                        "`num_epochs` must be left out with an InfiniteSampler, whose draws have "
+                        f"no end, got {self.num_epochs}"
+                    )
+            elif not isinstance(self.sampler, WeightedSampler):
+                _check_sampler("sampler", self.sampler, "record indices")
+        if (schedule := self.schedule) is not None:
+            _check_some_batch(schedule, "records" if self.sampler is None else "indices")
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """How positions are cut into batches; None where only a sampler can tell."""
+        if self.batch_size is None:
+            return None
+        if isinstance(self.sampler, InfiniteSampler):
+            return Schedule(MAX_POSITIONS, self.batch_size, None, self.last_batch, endless=True)
+        length = self.num_records if self.sampler is None else _length(self.sampler)
+        if length is None:
+            return None
+        return Schedule(length, self.batch_size, self.num_epochs, self.last_batch)
+
+    def planner(self, local_rows: LocalRows) -> tuple[Planner, Identity]:
+        """The planner for the rows of one process, and what its states must match.
+
+        Raises:
+            ValueError: A sampler gives what is no order of the source's records.
+            Exception: Whatever a sampler's code raises.
+        """
+        if self.batch_sampler is not None:
+            return self._batches(local_rows)
+        assert self.batch_size is not None
+        found = self._order()
+        if found is None:
+            length = _length(self.sampler)
+            kind = {"kind": type(self.sampler).__qualname__, "length": length, "crc": None}
+            return ReplayedRows(
+                self.sampler,
+                length,
+                self.num_records,
+                self.batch_size,
+                self.num_epochs,
+                self.last_batch,
+                local_rows,
+            ), self._identity(kind)
+        order, described = found
+        assert self.schedule is not None
+        # User code is asked for no more than the batch at hand: an error then comes in its place.
+        options = {"rows_ahead": 1} if isinstance(order, Lookup) else {}
+        planner = PositionPlanner(self.schedule, order, local_rows, **options)
+        return planner, self._identity(described)
+
+    def _order(self) -> tuple[Order, dict[str, Any] | None] | None:
+        """Which record stands at which position, and what describes a sampler.
+
+        None where only reading the sampler can tell.
+        """
+        sampler = self.sampler
+        if sampler is None:
+            if isinstance(self.shuffle, BlockShuffle):
+                return BlockShuffled(self.num_records, self.seed, self.shuffle), None
+            if self.shuffle:
+                return Shuffled(self.num_records, self.seed), None
+            return Sequential(self.num_records), None
+        order: Drawn | Table | Lookup
+        if isinstance(sampler, WeightedSampler | InfiniteSampler):
+            order = Drawn(sampler, self.num_records, self.seed)
+        elif isinstance(sampler, list | tuple | np.ndarray):
+            order = Table(_table(sampler, self.num_records))
+        elif _has_items(sampler):
+            order = Lookup(sampler, self.num_records)
+        else:
+            return None
+        return order, order.describe()
+
+    def _batches(self, local_rows: LocalRows) -> tuple[Planner, Identity]:
+        sampler = self.batch_sampler
+        if _has_items(sampler):
+            lookup = BatchLookup(sampler, self.num_records, self.num_epochs, local_rows)
+            lookup.batch(0)  # bad batches fail here, if they are that bad
+            return lookup, self._identity(lookup.describe())
+        length = _length(sampler)
+        kind = {"kind": f"batches of {type(sampler).__qualname__}", "length": length, "crc": None}
+        return ReplayedBatches(
+            sampler, length, self.num_records, self.num_epochs, local_rows
+        ), self._identity(kind)
+
+    def _identity(self, sampler: dict[str, Any] | None) -> Identity:
+        return Identity(
+            num_records=self.num_records,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            shuffle=asdict(self.shuffle)
+            if isinstance(self.shuffle, BlockShuffle)
+            else self.shuffle,
+            sampler=sampler,
+            last_batch=None if self.batch_sampler is not None else self.last_batch,
+        )
+
+
+def _check_sampler(name: str, sampler: Any, what: str) -> None:
+    if isinstance(sampler, Iterator):
+        raise TypeError(
+            f"`{name}` must be readable more than once, got {sampler!r}, which is used up after "
+            "one pass; give a list of its items, or an object whose __iter__ begins anew"
+        )
+    indexed = _has_items(sampler) and not isinstance(sampler, Mapping | str | bytes)
+    if not indexed and (
+        isinstance(sampler, Mapping | str | bytes) or not isinstance(sampler, Iterable)
+    ):
+        raise TypeError(
+            f"`{name}` must be an object with len() and [], or an iterable, of {what}, got "
+            f"{sampler!r}"
+        )
+    if _length(sampler) == 0:
+        raise ValueError(f"`{name}` must give at least one item, got none: its len() is 0")
+
+
+def _check_some_batch(schedule: Schedule, what: str) -> None:
+    """Refuses a run without a batch."""
+    num_records, batch_size = schedule.num_records, schedule.batch_size
+    if batch_size > num_records and schedule.last_batch == "drop":
+        raise ValueError(
+            f"`batch_size` must be at most {num_records}, the {what} of an epoch, with "
+            f'`last_batch="drop"`, got {batch_size}: every batch would be dropped; use "keep", '
+            '"pad" or "rollover"'
+        )
+    if schedule.num_steps == 0:
+        raise ValueError(
+            f"`batch_size` must be at most {num_records * (schedule.num_epochs or 1)}, the {what} "
+            f'of all epochs, with `last_batch="rollover"`, got {batch_size}; use "keep" or "pad"'
+        )
+
+
+def _table(sampler: Any, num_records: int) -> np.ndarray[Any, Any]:
+    """The indices of a list or array, checked."""
+    indices = np.asarray(sampler)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise TypeError(
+            "`sampler` must be a sequence of integers, got one that makes an array of shape "
+            f"{indices.shape} and dtype {indices.dtype}"
+        )
+    wrong = np.flatnonzero((indices < 0) | (indices >= num_records))
+    if len(wrong):
+        raise ValueError(
+            f"`sampler` must give integers from 0 to {num_records - 1}, the records of `source`, "
+            f"got {indices[wrong[0]]} at {wrong[0]}"
+        )
+    return indices
+
+
+def _has_items(sampler: Any) -> bool:
+    return isinstance(sampler, Sized) and hasattr(sampler, "__getitem__")
+
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except TypeError:  # none, or one that says so, as PyTorch's samplers do
+        return None
