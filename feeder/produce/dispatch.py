@@ -21,12 +21,13 @@ from collections import deque
 
 from feeder.errors import FeederError, MemoryLimitError
 from feeder.produce import deaths
+from feeder.produce.clock import StageTimes
 from feeder.produce.crew import Crew, Death, Heard
 from feeder.produce.deaths import Deaths
 from feeder.produce.failures import START, Failure
 from feeder.produce.handle import Job, WorkerHandle
 from feeder.produce.messages import Kind, Message, chunk_bytes, encode, encode_task
-from feeder.produce.recipe import Built, StageTimes
+from feeder.produce.recipe import Built
 from feeder.produce.session import LocalBatch, Outcome
 from feeder.produce.slots import Slab
 

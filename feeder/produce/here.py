@@ -9,6 +9,7 @@ import numpy as np
 import optree
 
 from feeder.plan.batches import Chunk
+from feeder.produce.ambient import preserved
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer
 from feeder.produce.recipe import Builder, Recipe
@@ -27,7 +28,8 @@ def build_alone(recipe: Recipe, chunk: Chunk) -> Any:
         memory = bytearray(num_bytes)
         return memory, 0
 
-    outcome = Builder(recipe).build(chunk, reserve)
+    with preserved():
+        outcome = Builder(recipe).build(chunk, reserve)
     if isinstance(outcome, Failure):
         raise outcome.to_raise(chunk)
     assert isinstance(outcome.objects, list)

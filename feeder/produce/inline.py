@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 
 from feeder.plan.batches import Chunk
+from feeder.produce.ambient import preserved
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer
 from feeder.produce.recipe import Builder, Built, Recipe
@@ -85,12 +87,16 @@ def build_here(builder: Builder, chunk: Chunk, slab: Slab) -> LocalBatch | Failu
 
     def reserve(num_bytes: int) -> tuple[Buffer, int]:
         nonlocal slot
+        if slot is not None:  # of an attempt that is made again
+            slab.free(slot)
+            slot = None
         slot = slab.allocate(num_bytes)
         return slab.memory(), slot.offset
 
     outcome: Built | Failure | None = None
     try:
-        outcome = builder.build(chunk, reserve)
+        with preserved() if builder.runs_user_code else contextlib.nullcontext():
+            outcome = builder.build(chunk, reserve)
     finally:  # also where Ctrl-C interrupts it
         if slot is not None and not isinstance(outcome, Built):
             slab.free(slot)

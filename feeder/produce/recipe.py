@@ -10,7 +10,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +19,8 @@ import optree
 
 from feeder.plan.batches import Chunk
 from feeder.plan.rng import RecordRng
+from feeder.produce.ambient import Ambient, Scope
+from feeder.produce.clock import Clock, StageTimes
 from feeder.produce.columns import Columns, as_array, check_rows
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer, Layout, LeafSpec
@@ -57,15 +58,6 @@ class Reserve(Protocol):
         ...
 
 
-class StageTimes(NamedTuple):
-    """Nanoseconds that one batch took in each stage of its recipe."""
-
-    read: int
-    transform: int
-    collate: int
-    batch_transform: int
-
-
 class Built(NamedTuple):
     """A batch that lies in its slot.
 
@@ -95,6 +87,7 @@ class Builder:
             for place, transform in enumerate(recipe.transforms)
         ]
         self._rng = RecordRng(recipe.seed)
+        self._ambient = Ambient(recipe.seed)
         self._layouts: dict[tuple[Any, ...], Layout] = {}
         self._gathered: dict[int, Layout] = {}  # by rows: what an array source's batch looks like
         self._whole = hasattr(self._source, "read")  # the source returns batches, not records
@@ -105,14 +98,29 @@ class Builder:
             or any(array.dtype.hasobject for array in self._source.arrays)
         )
 
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether building a batch calls anything but this library."""
+        return not self._direct
+
     def build(self, chunk: Chunk, reserve: Reserve) -> Built | Failure:
         """Builds the batch of ``chunk`` in the memory that ``reserve`` finds.
 
         Args:
             chunk: Which records it holds.
-            reserve: Called once, with the bytes that the batch needs; it may raise.
+            reserve: Called with the bytes that the batch needs; it may raise. Called again where
+                the batch is built again, and the memory found before is needed no longer.
         """
-        clock = _Clock()
+        if self._direct:
+            return self._attempt(chunk, reserve)
+        self._ambient.begin()
+        outcome = self._attempt(chunk, reserve)
+        if self._ambient.drew_unkeyed():
+            outcome = self._attempt(chunk, reserve)
+        return outcome
+
+    def _attempt(self, chunk: Chunk, reserve: Reserve) -> Built | Failure:
+        clock = Clock()
         try:
             if self._direct:
                 return self._gather(chunk, reserve, clock)
@@ -124,7 +132,7 @@ class Builder:
         except (Exception, SystemExit) as error:
             return Failure.of(error, clock.stage, clock.row)
 
-    def _gather(self, chunk: Chunk, reserve: Reserve, clock: _Clock) -> Built:
+    def _gather(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
         """Rows of arrays: copied once, from the source into the slot."""
         source = self._source
         assert isinstance(source, ArraySource)
@@ -138,7 +146,7 @@ class Builder:
         source.read_into(chunk.indices, arrays[: len(source.arrays)])  # type: ignore[arg-type]
         return self._finish(layout, arrays, [], chunk, clock)
 
-    def _stack(self, chunk: Chunk, reserve: Reserve, clock: _Clock) -> Built:
+    def _stack(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
         """Records one by one, every leaf straight into its row of the slot."""
         records = self._records(chunk, clock)
         first = next(records)
@@ -156,7 +164,7 @@ class Builder:
         ]
         return self._finish(layout, arrays, objects, chunk, clock)
 
-    def _copy(self, batch: Any, chunk: Chunk, reserve: Reserve, clock: _Clock) -> Built:
+    def _copy(self, batch: Any, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
         """A ready batch, copied into the slot."""
         clock.enter("collate")
         leaves, treespec = optree.tree_flatten(batch)
@@ -173,11 +181,12 @@ class Builder:
         objects = [leaf for leaf, value in zip(leaves, values, strict=True) if value is None]
         return self._finish(layout, arrays, objects, chunk, clock)
 
-    def _transformed(self, chunk: Chunk, clock: _Clock) -> Any:
+    def _transformed(self, chunk: Chunk, clock: Clock) -> Any:
         """The batch in memory of its own, through `collate` and the batch transforms."""
         if self._collate is not None:
             records = list(self._records(chunk, clock))
             clock.enter("collate")
+            self._ambient.key(Scope.BATCH, chunk.step)
             batch = self._collate(records)
         elif self._whole and not self._transforms:
             batch = self._read(chunk, clock)
@@ -194,18 +203,21 @@ class Builder:
             for row, record in enumerate(records):
                 columns.put(row, record, targets)
             batch = columns.treespec.unflatten(targets)
+        if self._collate is None:
+            self._ambient.key(Scope.BATCH, chunk.step)
         for transform in self._batch_transforms:
             clock.enter("batch_transform")
             batch = transform(batch)
         return batch
 
-    def _read(self, chunk: Chunk, clock: _Clock) -> Any:
+    def _read(self, chunk: Chunk, clock: Clock) -> Any:
+        self._ambient.key(Scope.READ, int(chunk.positions[0]))
         batch = self._source.read(chunk.indices)  # type: ignore[attr-defined]
         check_rows(batch, chunk)
         clock.enter("collate")
         return batch
 
-    def _records(self, chunk: Chunk, clock: _Clock) -> Iterator[Any]:
+    def _records(self, chunk: Chunk, clock: Clock) -> Iterator[Any]:
         """Reads and transforms the records in order; the clock then runs for the collation."""
         indices = chunk.indices.tolist()
         whole: Iterator[Any] | None = None
@@ -213,6 +225,7 @@ class Builder:
             leaves, treespec = optree.tree_flatten(self._read(chunk, clock))
             whole = (treespec.unflatten(rows) for rows in zip(*leaves, strict=True))
         elif hasattr(self._source, "__getitems__"):
+            self._ambient.key(Scope.READ, int(chunk.positions[0]))
             listed = list(self._source.__getitems__(indices))
             if len(listed) != len(indices):
                 raise ValueError(
@@ -220,14 +233,16 @@ class Builder:
                     f"{len(indices)} indices, got {len(listed)}"
                 )
             whole = iter(listed)
-        for row, index in enumerate(indices):
+        for row, (index, position) in enumerate(
+            zip(indices, chunk.positions.tolist(), strict=True)
+        ):
             clock.enter("read", row if whole is None else None)
+            self._ambient.key(Scope.RECORD, position)
             record = self._source[index] if whole is None else next(whole)
             if not self._whole and (self._transforms or self._collate):
                 record = _own(record)
             if self._transforms:
                 clock.enter("transform", row)
-                position = int(chunk.positions[row])
                 for place, function, random in self._transforms:
                     if random:
                         record = function(record, self._rng.at(position, place))
@@ -264,7 +279,7 @@ class Builder:
         arrays: list[Any],
         objects: list[Any],
         chunk: Chunk,
-        clock: _Clock,
+        clock: Clock,
     ) -> Built:
         if chunk.mask is not None:
             arrays[-1][...] = chunk.mask
@@ -280,26 +295,3 @@ def _own(record: Any) -> Any:
     return optree.tree_map(
         lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, record
     )
-
-
-class _Clock:
-    """Where in the recipe a batch is, and how long it was in each stage."""
-
-    __slots__ = ("_since", "_spent", "row", "stage")
-
-    def __init__(self) -> None:
-        self.stage = "read"
-        self.row: int | None = None
-        self._spent = {"read": 0, "transform": 0, "collate": 0, "batch_transform": 0}
-        self._since = time.perf_counter_ns()
-
-    def enter(self, stage: str, row: int | None = None) -> None:
-        now = time.perf_counter_ns()
-        self._spent[self.stage] += now - self._since
-        self._since = now
-        self.stage = stage
-        self.row = row
-
-    def times(self) -> StageTimes:
-        self.enter(self.stage)
-        return StageTimes(**self._spent)

@@ -6,9 +6,10 @@ import pickle
 from typing import Any, Protocol, TypeAlias
 
 from feeder.plan.batches import Chunk
+from feeder.produce.clock import StageTimes
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer
-from feeder.produce.recipe import Built, StageTimes
+from feeder.produce.recipe import Built
 
 
 class LocalBatch:

@@ -1,0 +1,45 @@
+"""Where in its recipe a batch is, and how long it was in each stage."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+
+class StageTimes(NamedTuple):
+    """Nanoseconds that one batch took in each stage of its recipe."""
+
+    read: int
+    transform: int
+    collate: int
+    batch_transform: int
+
+
+class Clock:
+    """Runs while one batch is built.
+
+    Attributes:
+        stage: The stage it is in.
+        row: The row that is being worked on; None where it is the whole batch.
+    """
+
+    __slots__ = ("_since", "_spent", "row", "stage")
+
+    def __init__(self) -> None:
+        self.stage = "read"
+        self.row: int | None = None
+        self._spent = {"read": 0, "transform": 0, "collate": 0, "batch_transform": 0}
+        self._since = time.perf_counter_ns()
+
+    def enter(self, stage: str, row: int | None = None) -> None:
+        """Says that a stage begins, or goes on with another row."""
+        now = time.perf_counter_ns()
+        self._spent[self.stage] += now - self._since
+        self._since = now
+        self.stage = stage
+        self.row = row
+
+    def times(self) -> StageTimes:
+        """What each stage took until now."""
+        self.enter(self.stage)
+        return StageTimes(**self._spent)
