@@ -10,7 +10,6 @@ Guarantees:
 from __future__ import annotations
 
 import functools
-import math
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -57,10 +56,11 @@ class Shuffled:
     def __call__(self, positions: Indices) -> Indices:
         if not len(positions):
             return positions.copy()
+        first = int(positions.min()) // self._num_records
+        last = int(positions.max()) // self._num_records
+        if first == last:  # most often; and division costs as much as two rounds
+            return self._permutation(first)(positions - first * self._num_records)
         epochs, offsets = np.divmod(positions, self._num_records)
-        first, last = int(epochs.min()), int(epochs.max())
-        if first == last:
-            return self._permutation(first)(offsets)
         indices = np.empty_like(positions)
         for epoch in np.unique(epochs).tolist():
             rows = epochs == epoch
@@ -83,12 +83,13 @@ class TablePermutation:
 class FeistelPermutation:
     """A keyed permutation of ``range(num_records)``, computed for each offset on its own.
 
-    A generalised Feistel network on pairs (left, right) of ``range(a) × range(b)``, where
-    ``a ≈ b ≈ √num_records`` and ``a·b`` is as little above num_records as can be found
-    nearby; results beyond the range walk the cycle on (Black and Rogaway, "Ciphers with
-    Arbitrary Finite Domains", CT-RSA 2002, methods 2 and 3). Each round adds to one half,
-    modulo its size, a multiply-xorshift-multiply hash of the other half, brought into
-    range by multiplication (Lemire, "Fast Random Integer Generation in an Interval", 2019).
+    A generalised Feistel network on pairs (left, right) of ``range(a) × range(2**k)``, where both
+    sizes are about √num_records and their product is above num_records by less than ``2**k``;
+    results beyond the range walk the cycle on (Black and Rogaway, "Ciphers with Arbitrary Finite
+    Domains", CT-RSA 2002, methods 2 and 3). Rounds change the halves in turn, by a
+    multiply-xorshift-multiply hash of the other half: brought into range by multiplication (Lemire,
+    "Fast Random Integer Generation in an Interval", 2019) and added modulo ``a`` to the left one,
+    its highest bits xored into the right one.
 
     It is no cryptography: six rounds are told apart from a true shuffle by none of the
     statistics in the tests, four already are not, and that is all that training asks for.
@@ -96,44 +97,46 @@ class FeistelPermutation:
 
     def __init__(self, num_records: int, keys: np.random.Philox) -> None:
         self._num_records = num_records
-        root = math.isqrt(num_records - 1) + 1
-        left = min(range(root, root + 64), key=lambda size: -num_records % size)
-        self._left = np.uint64(left)
-        self._right = np.uint64(-(-num_records // left))
+        bits = max(1, (num_records - 1).bit_length() // 2)
+        self._bits = np.uint64(bits)
+        self._unused_bits = np.uint64(64 - bits)
+        self._left_size = np.uint64(-(-num_records // 2**bits))
         raw = keys.random_raw(2 * _ROUNDS).reshape(_ROUNDS, 2)
         self._keys = [(add, multiply | np.uint64(1)) for add, multiply in raw]
 
     def __call__(self, offsets: Indices) -> Indices:
-        indices = self._encrypt(offsets.astype(np.uint64))
+        indices = self._encrypt(offsets)
         outside = np.flatnonzero(indices >= self._num_records)
         while len(outside):
-            walked = self._encrypt(indices[outside].astype(np.uint64))
+            walked = self._encrypt(indices[outside])
             indices[outside] = walked
             outside = outside[walked >= self._num_records]
         return indices
 
-    def _encrypt(self, values: NDArray[np.uint64]) -> Indices:
-        left, right = np.divmod(values, self._right)
-        mixed, shifted = np.empty_like(left), values  # `values` is ours: reuse its memory
+    def _encrypt(self, values: Indices) -> Indices:
+        left = values.view(np.uint64) >> self._bits
+        right = values.view(np.uint64) - (left << self._bits)
+        mixed, shifted = np.empty_like(left), np.empty_like(left)
         for number, (add, multiply) in enumerate(self._keys):
-            if number % 2 == 0:
-                seen, changed, size = right, left, self._left
-            else:
-                seen, changed, size = left, right, self._right
-            np.add(seen, add, out=mixed)
+            changes_left = number % 2 == 0
+            np.add(right if changes_left else left, add, out=mixed)
             np.multiply(mixed, multiply, out=mixed)
             np.right_shift(mixed, _HALF, out=shifted)
             np.bitwise_xor(mixed, shifted, out=mixed)
             np.multiply(mixed, _MULTIPLIER, out=mixed)
-            np.right_shift(mixed, _HALF, out=mixed)
-            np.multiply(mixed, size, out=mixed)
-            np.right_shift(mixed, _HALF, out=mixed)
-            np.add(changed, mixed, out=changed)
-            # changed < 2·size: where it is below size, the subtraction wraps to a huge number.
-            np.subtract(changed, size, out=mixed)
-            np.minimum(changed, mixed, out=changed)
-        left *= self._right
-        left += right
+            if changes_left:
+                np.right_shift(mixed, _HALF, out=mixed)
+                np.multiply(mixed, self._left_size, out=mixed)
+                np.right_shift(mixed, _HALF, out=mixed)
+                np.add(left, mixed, out=left)
+                # left < 2·size: where it is below size, the subtraction wraps to a huge number.
+                np.subtract(left, self._left_size, out=mixed)
+                np.minimum(left, mixed, out=left)
+            else:
+                np.right_shift(mixed, self._unused_bits, out=mixed)
+                np.bitwise_xor(right, mixed, out=right)
+        left <<= self._bits
+        left |= right
         return left.view(np.int64)
 
 
