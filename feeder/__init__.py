@@ -8,12 +8,13 @@ The way of a batch, room by room::
     place     how does it reach its devices?            the only room that imports jax
     monitor   where does the time go?
 
-``sources`` says where records live, ``loader`` checks the arguments (with ``arguments`` and
-``topology``) and owns the workers, ``iterator`` moves batches through the rooms, ``errors`` is all
-that can go wrong. ``feeder.testing`` is for your own test suite.
+``sources`` says where records live; ``loader`` checks the arguments (with ``arguments``,
+``ordering``, ``topology`` and ``production``) and owns the workers; ``iterator`` moves batches
+through the rooms; ``errors`` is all that can go wrong. ``feeder.testing`` is for your own tests.
 """
 
 from feeder.errors import (
+    BadRecordsError,
     ClosedError,
     FeederError,
     MemoryLimitError,
@@ -22,17 +23,22 @@ from feeder.errors import (
     SamplerError,
     StateError,
     WorkerDiedError,
+    WorkerTimeoutError,
 )
 from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
 from feeder.monitor import Stats
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.samplers import InfiniteSampler, WeightedSampler
+from feeder.produce.bad import BadRecord
+from feeder.produce.info import WorkerInfo, get_worker_info
 from feeder.produce.transforms import RandomMap
 from feeder.spec import ArraySpec
 
 __all__ = [
     "ArraySpec",
+    "BadRecord",
+    "BadRecordsError",
     "BatchIterator",
     "BlockShuffle",
     "ClosedError",
@@ -48,5 +54,8 @@ __all__ = [
     "Stats",
     "WeightedSampler",
     "WorkerDiedError",
+    "WorkerInfo",
+    "WorkerTimeoutError",
+    "get_worker_info",
 ]
 __version__ = "0.1.0"

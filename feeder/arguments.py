@@ -35,6 +35,11 @@ def integer(name: str, value: object, minimum: int, remedy: str = "") -> int:
     return number
 
 
+def optional_integer(name: str, value: object, minimum: int) -> int | None:
+    """Checks an integer argument that may be None, as `integer` does."""
+    return None if value is None else integer(name, value, minimum)
+
+
 def choice(name: str, value: object, choices: tuple[T, ...]) -> T:
     """Checks an argument that is one of a few words.
 

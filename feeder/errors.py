@@ -6,6 +6,8 @@
     ├── RecordError            a record could not be built: step, position, index
     │   └── RecordMismatchError    its leaf differs in shape, dtype or structure
     ├── WorkerDiedError        workers died and the chunk could not be finished
+    │   └── WorkerTimeoutError     each of them took longer than ``timeout_s``, and was killed
+    ├── BadRecordsError        more records were bad than ``max_bad_records``
     ├── MemoryLimitError       the slots would pass ``max_memory_bytes``
     ├── SamplerError           a sampler gave what is no order of records (a ValueError too)
     ├── StateError             a saved state does not fit this loader (a ValueError too)
@@ -111,6 +113,34 @@ class WorkerDiedError(FeederError):
         self.step = step
         self.indices = list(indices)
         self.exit_codes = list(exit_codes)
+
+
+class WorkerTimeoutError(WorkerDiedError):
+    """Building a chunk took longer than ``timeout_s``, in every worker that tried.
+
+    Attributes:
+        timeout_s: The limit, in seconds.
+    """
+
+    def __init__(self, message: str, *, timeout_s: float, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.timeout_s = timeout_s
+
+
+class BadRecordsError(FeederError):
+    """More records were left out or replaced than ``max_bad_records`` allows.
+
+    Attributes:
+        step: Step of the batch that would pass the limit.
+        indices: Source indices of the bad records of that batch.
+        limit: ``max_bad_records``.
+    """
+
+    def __init__(self, message: str, *, step: int, indices: Sequence[int], limit: int) -> None:
+        super().__init__(message)
+        self.step = step
+        self.indices = list(indices)
+        self.limit = limit
 
 
 class MemoryLimitError(FeederError):

@@ -18,17 +18,18 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from feeder.collect.collector import Collector
 from feeder.errors import ClosedError
-from feeder.monitor import Stats
+from feeder.monitor import BadRecords, Stats
 from feeder.plan import state
 from feeder.plan.batches import BatchPlan, Planner
 from feeder.plan.schedule import Cursor
+from feeder.produce.bad import BadRecord
 from feeder.produce.failures import Failure
 from feeder.produce.session import Outcome, Producer
 
@@ -46,6 +47,7 @@ class Stages:
         producer: Builds them.
         placer: Places them; None: they stay on the host.
         batches_ahead: Batches placed ahead of the one delivered.
+        max_bad_records: Records that may be left out or replaced in a run; None: any number.
     """
 
     planner: Planner
@@ -53,6 +55,7 @@ class Stages:
     producer: Producer
     placer: Placer | None
     batches_ahead: int
+    max_bad_records: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class _Ready:
     batch: Any
     error: BaseException | None
     after: Cursor
+    bad: Sequence[BadRecord] = ()
 
 
 class BatchIterator(Iterator[Any]):
@@ -83,6 +87,7 @@ class BatchIterator(Iterator[Any]):
         self._began_ns: int | None = None
         self._wait_ns = self._place_ns = self._delivered = 0
         self._stage_ns = [0, 0, 0, 0]
+        self._bad = BadRecords(stages.max_bad_records)
         self._start()
 
     def __iter__(self) -> BatchIterator:
@@ -98,6 +103,7 @@ class BatchIterator(Iterator[Any]):
             StopIteration: All epochs are over.
             ClosedError: The iterator or its loader was closed.
             WorkerDiedError: Workers kept dying.
+            BadRecordsError: More records were bad than ``max_bad_records``.
             MemoryLimitError: The batches kept by the caller fill ``max_memory_bytes``.
             RecordMismatchError: Records of one batch differ in shape, dtype or structure.
             Exception: Whatever user code raised, caused by a `RecordError` that says where.
@@ -111,6 +117,8 @@ class BatchIterator(Iterator[Any]):
                 ready = self._ready.popleft()
                 if ready.error is not None:
                     raise ready.error
+                if ready.bad:
+                    self._bad.add(ready.bad)
                 self._go_ahead()
                 self._cursor = ready.after
                 self._delivered += 1
@@ -145,6 +153,7 @@ class BatchIterator(Iterator[Any]):
         self._check_open()
         restored = state.restore(saved, self._stages.identity, allow_new_batch_size)
         self._planner, self._cursor = self._stages.planner.resumed(restored)
+        self._bad = BadRecords(self._stages.max_bad_records)
         self._restart()
 
     def stats(self) -> Stats:
@@ -162,6 +171,8 @@ class BatchIterator(Iterator[Any]):
             batch_transform_s=batch_transform,
             restarts=self._stages.producer.num_restarts,
             worker_pids=self._stages.producer.worker_pids,
+            num_bad_records=self._bad.count,
+            bad_records=tuple(self._bad.last),
         )
 
     def close(self) -> None:
@@ -278,4 +289,4 @@ class BatchIterator(Iterator[Any]):
             self._ready.append(_Ready(None, error, plan.after))
             return
         self._place_ns += time.perf_counter_ns() - began
-        self._ready.append(_Ready(batch, None, plan.after))
+        self._ready.append(_Ready(batch, None, plan.after, outcome.bad))

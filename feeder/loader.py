@@ -6,7 +6,7 @@ import functools
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import optree
 
@@ -14,16 +14,16 @@ from feeder import arguments, topology
 from feeder.errors import ClosedError
 from feeder.iterator import BatchIterator, Stages
 from feeder.ordering import Ordering
+from feeder.plan.batches import BatchPlan
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.samplers import InfiniteSampler
 from feeder.plan.schedule import LAST_BATCH, MAX_POSITIONS, START, Cursor, LastBatch
 from feeder.produce import here
-from feeder.produce.inline import Inline
-from feeder.produce.memory import memory_limit_bytes
-from feeder.produce.pool import Pool
+from feeder.produce.bad import ON_BAD_RECORD, OnBadRecord
+from feeder.produce.info import WorkerInfo
 from feeder.produce.recipe import Recipe
-from feeder.produce.session import Producer
 from feeder.produce.transforms import RandomMap
+from feeder.production import Production, WorkerType
 from feeder.sources import as_source
 from feeder.spec import ArraySpec
 
@@ -69,16 +69,29 @@ class DataLoader:
         batch_transforms: Called on each whole local batch, in order, in the workers.
         collate: Makes a batch of a list of records; None: stacks every leaf. Numbers and arrays
             are stacked into arrays, other leaves into arrays of dtype object.
-        num_workers: Worker processes; 0: batches are built in this process. It can never
-            change a result.
+        num_workers: Workers; 0: batches are built in this process; ``"auto"``: measured at the
+            first batch. It can never change a result.
+        worker_type: ``"process"``, or ``"thread"``: for sources that release Python's global lock.
+            In threads, what draws from the global `random` and `numpy.random` is not reproducible.
+        chunks_per_batch: So many worker processes share a batch: one slow, large batch arrives
+            sooner. With ``collate`` or ``batch_transforms``, which see the whole batch, one.
         prefetch_batches: Local batches built ahead; None: two for each worker, more while they
             are small.
+        worker_init: Called once in each new worker, with its `WorkerInfo`.
         sharding: A `jax.sharding.Sharding` of the global batch: batches are pytrees of global
             `jax.Array`, already on their devices. None: NumPy arrays on the host.
         device_batches: Batches placed on the devices ahead of the one delivered (with
             ``num_workers=0``, one).
         max_memory_bytes: Most bytes of slots, in which batches are built and kept while they
             live; None: half the memory of the machine or container.
+        timeout_s: Seconds that a worker may take for one chunk, before it is killed and the chunk
+            given to another; the third time it is an error. None: no limit.
+        max_restarts: Deaths of workers outlived in one run; None: as many as it takes, as long as
+            batches come.
+        on_bad_record: What becomes of a record whose read or transform raises: ``"raise"``;
+            ``"skip"``, its row is left out and the batch shorter; ``"replace"``, another record of
+            the epoch, drawn from (seed, position), is in its row.
+        max_bad_records: Records that may be left out or replaced in one run; None: any number.
         process_index: Number of this process, with ``process_count``: given by hand, any host can
             be simulated. None: JAX's own with a sharding or where `jax.distributed` is
             initialised, else 0 of 1.
@@ -104,11 +117,18 @@ class DataLoader:
         transforms: Sequence[Callable[[Any], Any] | RandomMap] = (),
         batch_transforms: Sequence[Callable[[Any], Any]] = (),
         collate: Callable[[list[Any]], Any] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
+        worker_type: WorkerType = "process",
+        chunks_per_batch: int = 1,
         prefetch_batches: int | None = None,
+        worker_init: Callable[[WorkerInfo], object] | None = None,
         sharding: Sharding | None = None,
         device_batches: int = 2,
         max_memory_bytes: int | None = None,
+        timeout_s: float | None = None,
+        max_restarts: int | None = None,
+        on_bad_record: OnBadRecord = "raise",
+        max_bad_records: int | None = None,
         process_index: int | None = None,
         process_count: int | None = None,
     ) -> None:
@@ -122,6 +142,10 @@ class DataLoader:
             ),
             collate=arguments.optional_callable("collate", collate, "collate(records)"),
             seed=arguments.integer("seed", seed, 0),
+            worker_init=arguments.optional_callable(
+                "worker_init", worker_init, "worker_init(info)"
+            ),
+            on_bad_record=arguments.choice("on_bad_record", on_bad_record, ON_BAD_RECORD),
         )
         ordering = Ordering(
             num_records=_num_records(recipe.source),
@@ -136,29 +160,36 @@ class DataLoader:
             else arguments.integer("batch_size", batch_size, 1),
             sampler=sampler,
             batch_sampler=batch_sampler,
+            replaces=recipe.on_bad_record == "replace",
         )
         ordering.check()
-        num_workers = arguments.integer("num_workers", num_workers, 0)
-        if prefetch_batches is not None:
-            prefetch_batches = arguments.integer("prefetch_batches", prefetch_batches, 1)
+        production = Production.of(
+            num_workers=num_workers,
+            worker_type=worker_type,
+            chunks_per_batch=chunks_per_batch,
+            prefetch_batches=prefetch_batches,
+            max_memory_bytes=max_memory_bytes,
+            timeout_s=timeout_s,
+            max_restarts=max_restarts,
+        )
+        max_bad_records = arguments.optional_integer("max_bad_records", max_bad_records, 0)
         device_batches = arguments.integer("device_batches", device_batches, 1)
-        max_bytes = memory_limit_bytes() // 2
-        if max_memory_bytes is not None:
-            max_bytes = arguments.integer("max_memory_bytes", max_memory_bytes, 1)
+        if sharding is not None and recipe.on_bad_record == "skip":
+            raise ValueError(
+                '`on_bad_record` must be "raise" or "replace" with a `sharding`, got "skip": the '
+                "shorter batch would not fit the devices"
+            )
         placer, local_rows = topology.of(
             ordering.batch_size, ordering.schedule, sharding, process_index, process_count
         )
         self._recipe = recipe
         self._ordering = ordering
         self._planner, identity = ordering.planner(local_rows)
-        producer: Producer
-        if num_workers:
-            producer = Pool(recipe, num_workers, max_bytes, prefetch_batches)
-        else:
-            producer = Inline(recipe, max_bytes, ahead=placer is not None)
+        producer = production.producer(recipe, self._first_plan, placer is not None)
+        if production.num_workers == 0:
             device_batches = 1
         ahead = device_batches if placer else 0
-        self._stages = Stages(self._planner, identity, producer, placer, ahead)
+        self._stages = Stages(self._planner, identity, producer, placer, ahead, max_bad_records)
         # Also called when the loader and its iterators are gone, and at the interpreter's end.
         self._close = weakref.finalize(self, producer.close)
 
@@ -266,12 +297,17 @@ class DataLoader:
         Raises:
             Exception: Whatever user code raises at that record.
         """
-        plan = self._planner.batch(0)
-        assert plan is not None  # a run without a batch was refused
+        plan = self._first_plan()
         sample = here.build_sample(self._recipe, plan.chunk)
         if self._stages.placer is not None:
             return self._stages.placer.spec(sample, plan.num_rows)
         return optree.tree_map(ArraySpec.of, sample)
+
+    def _first_plan(self) -> BatchPlan:
+        plan = self._planner.batch(0)
+        if plan is None:
+            raise ValueError("`sampler` must give at least one batch, got none")
+        return plan
 
     def close(self) -> None:
         """Ends all workers. Batches delivered stay valid. Idempotent."""

@@ -15,6 +15,7 @@ from feeder.plan.order import Order, Sequential, Shuffled
 from feeder.plan.replay import ReplayedBatches, ReplayedRows
 from feeder.plan.samplers import Drawn, InfiniteSampler, WeightedSampler
 from feeder.plan.schedule import MAX_POSITIONS, LastBatch, Schedule
+from feeder.plan.spares import Spares
 from feeder.plan.state import Identity
 
 
@@ -31,6 +32,7 @@ class Ordering:
         batch_size: Rows of a global batch; None with a ``batch_sampler``.
         sampler: The user's order of records.
         batch_sampler: The user's batches.
+        replaces: Whether other records replace bad ones.
     """
 
     num_records: int
@@ -41,6 +43,7 @@ class Ordering:
     batch_size: int | None
     sampler: Any
     batch_sampler: Any
+    replaces: bool = False
 
     def check(self) -> None:
         """Checks what excludes what, and that there is some batch.
@@ -52,6 +55,11 @@ class Ordering:
         if not isinstance(self.shuffle, bool | BlockShuffle):
             raise TypeError(
                 f"`shuffle` must be True, False or a feeder.BlockShuffle, got {self.shuffle!r}"
+            )
+        if self.replaces and self._read_in_order:
+            raise ValueError(
+                '`on_bad_record` must be "raise" or "skip" with a batch_sampler, or with a sampler '
+                'without len() and [], got "replace": which records are in the epoch is not known'
             )
         if self.batch_sampler is not None:
             for name, given in (
@@ -87,6 +95,12 @@ class Ordering:
                 _check_sampler("sampler", self.sampler, "record indices")
         if (schedule := self.schedule) is not None:
             _check_some_batch(schedule, "records" if self.sampler is None else "indices")
+
+    @property
+    def _read_in_order(self) -> bool:
+        """Whether the user gives batches, or an order that can only be read from its beginning."""
+        known = self.sampler is None or isinstance(self.sampler, WeightedSampler | InfiniteSampler)
+        return self.batch_sampler is not None or not (known or _has_items(self.sampler))
 
     @property
     def schedule(self) -> Schedule | None:
@@ -127,7 +141,8 @@ class Ordering:
         assert self.schedule is not None
         # User code is asked for no more than the batch at hand: an error then comes in its place.
         options = {"rows_ahead": 1} if isinstance(order, Lookup) else {}
-        planner = PositionPlanner(self.schedule, order, local_rows, **options)
+        spares = Spares(self.seed, self.schedule.num_records, order) if self.replaces else None
+        planner = PositionPlanner(self.schedule, order, local_rows, spares=spares, **options)
         return planner, self._identity(described)
 
     def _order(self) -> tuple[Order, dict[str, Any] | None] | None:

@@ -1,5 +1,6 @@
-"""Where does the time go? Stage timings, summed while batches flow."""
+"""Where does the time go, and which records were bad? Noted while batches flow."""
 
+from feeder.monitor.bad import BadRecords
 from feeder.monitor.stats import Stats
 
-__all__ = ["Stats"]
+__all__ = ["BadRecords", "Stats"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from feeder.produce.bad import BadRecord
+
 
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -23,6 +25,9 @@ class Stats:
         batch_transform_s: Transforming batches, over all workers.
         restarts: Workers that died and were replaced, over the loader's life.
         worker_pids: Process ids of the workers that live now, for profilers.
+        num_bad_records: Records left out or replaced in the batches delivered, since the run began
+            or a state was set.
+        bad_records: The last thousand of them, each with step, position, index and error.
     """
 
     batches: int = 0
@@ -35,6 +40,8 @@ class Stats:
     batch_transform_s: float = 0.0
     restarts: int = 0
     worker_pids: tuple[int, ...] = ()
+    num_bad_records: int = 0
+    bad_records: tuple[BadRecord, ...] = ()
 
     @property
     def wait_share(self) -> float:

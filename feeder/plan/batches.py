@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from feeder.errors import StateError
 from feeder.plan.order import Indices, Order
 from feeder.plan.schedule import Cursor, Schedule, Span
+from feeder.plan.spares import Spares
 from feeder.plan.state import Saved
 
 LocalRows: TypeAlias = Callable[[int], Indices]
@@ -43,12 +44,48 @@ class Chunk:
             of the batch's last real row, and holds that record again.
         indices: Index in the source of each row, shape (rows,), int64.
         mask: True for real rows, shape (rows,); None unless ``last_batch="pad"``.
+        spares: Indices of records that may replace each row's, where it is bad, in the order in
+            which they are tried, shape (rows, spares); None unless bad records are replaced.
+        first_row: Row of the local batch that the first of these rows is.
+        batch_rows: Rows of the local batch.
     """
 
     step: int
     positions: Indices
     indices: Indices
     mask: NDArray[np.bool_] | None
+    spares: Indices | None = None
+    first_row: int = 0
+    batch_rows: int = -1
+
+    def __post_init__(self) -> None:
+        if self.batch_rows < 0:
+            object.__setattr__(self, "batch_rows", len(self.indices))
+
+    @property
+    def is_part(self) -> bool:
+        """Whether other chunks hold the other rows of the batch."""
+        return len(self.indices) != self.batch_rows
+
+    def rows(self, first: int, stop: int) -> Chunk:
+        """A chunk of some of the rows of a whole local batch."""
+        return Chunk(
+            self.step,
+            self.positions[first:stop],
+            self.indices[first:stop],
+            None if self.mask is None else self.mask[first:stop],
+            None if self.spares is None else self.spares[first:stop],
+            first,
+            self.batch_rows,
+        )
+
+    def split(self, num_chunks: int) -> list[Chunk]:
+        """Chunks of about the same number of rows, which hold all rows of a local batch."""
+        num_chunks = min(num_chunks, self.batch_rows)
+        bounds = [self.batch_rows * number // num_chunks for number in range(num_chunks + 1)]
+        return (
+            [self.rows(*pair) for pair in itertools.pairwise(bounds)] if num_chunks > 1 else [self]
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,12 +153,14 @@ class PositionPlanner:
         order: Maps positions to record indices.
         local_rows: Maps the number of rows of a global batch to those of this process.
         rows_ahead: Rows planned at once.
+        spares: Draws records that may replace bad ones; None: none may.
     """
 
     schedule: Schedule
     order: Order
     local_rows: LocalRows
     rows_ahead: int = _ROWS_AHEAD
+    spares: Spares | None = None
 
     @property
     def num_steps(self) -> int | None:
@@ -181,7 +220,8 @@ class PositionPlanner:
         padded = self.schedule.last_batch == "pad"
         for (span, after), at, of in zip(run, positions, indices, strict=True):
             mask = rows < span.num_real if padded else None
-            yield BatchPlan(Chunk(span.step, at, of, mask), num_rows, span.epoch, after)
+            spares = self.spares(at) if self.spares else None
+            yield BatchPlan(Chunk(span.step, at, of, mask, spares), num_rows, span.epoch, after)
 
 
 def _runs_of_one_size(

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from feeder.plan.mix import random_bits, scaled, start_of
 from feeder.plan.order import Indices
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _DRAWS_KEY = 1  # tells these numbers from the permutations' of the same seed
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
 
 
 class WeightedSampler:
@@ -103,17 +101,15 @@ class Drawn:
                 f"`source`, got {len(self._cumulated)}"
             )
         self._num_records = num_records
-        self._start = np.random.SeedSequence(seed, spawn_key=(0, 0, 0, _DRAWS_KEY)).generate_state(
-            1, np.uint64
-        )[0]
+        self._start = start_of(seed, _DRAWS_KEY)
         self._kind = type(sampler).__name__
         self._length = len(sampler) if isinstance(sampler, WeightedSampler) else None
 
     def __call__(self, positions: Indices) -> Indices:
         """Returns the record index at each position."""
-        bits = _mixed(self._start + positions.astype(np.uint64) * _GOLDEN)
+        bits = random_bits(self._start, positions)
         if self._cumulated is None:
-            return _scaled(bits, self._num_records)
+            return scaled(bits, self._num_records)
         at = (bits >> np.uint64(11)) * 2.0**-53 * self._cumulated[-1]
         # Without the last bound, so that no rounding of `at` can lead beyond the last record.
         found = np.searchsorted(self._cumulated[:-1], at, side="right")
@@ -148,28 +144,3 @@ def _cumulated(weights: ArrayLike) -> NDArray[np.float64]:
     if not 0 < cumulated[-1] < np.inf:
         raise ValueError(f"`weights` must have a finite sum above 0, got {cumulated[-1]}")
     return cumulated
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's output function (Steele, Lea and Flood, OOPSLA 2014, variant 13 of Stafford).
-
-    Its generator adds a constant to a counter at each draw, so that any draw is found at once.
-    """
-    values ^= values >> np.uint64(30)
-    values *= np.uint64(0xBF58476D1CE4E5B9)
-    values ^= values >> np.uint64(27)
-    values *= np.uint64(0x94D049BB133111EB)
-    values ^= values >> np.uint64(31)
-    return values
-
-
-def _scaled(bits: NDArray[np.uint64], size: int) -> Indices:
-    """Random 64-bit words → ``range(size)``: the high half of a 128-bit product (Lemire 2019).
-
-    A carry of the lower half is left out: the result is at most one too low, never out of range.
-    """
-    high, low = bits >> _HALF, bits & _LOW
-    size_high, size_low = np.uint64(size >> 32), np.uint64(size & 0xFFFFFFFF)
-    scaled = high * size_high + ((high * size_low) >> _HALF) + ((low * size_high) >> _HALF)
-    indices: Indices = scaled.view(np.int64)
-    return indices

@@ -34,12 +34,16 @@ class Scope(enum.IntEnum):
 
 
 class Ambient:
-    """Sees to both generators for one builder of batches."""
+    """Sees to both generators for one builder of batches.
+
+    Attributes:
+        keyed: Whether they are keyed: a batch has drawn from them.
+    """
 
     def __init__(self, seed: int) -> None:
         words = np.random.SeedSequence(seed, spawn_key=_AMBIENT_KEY).generate_state(2, np.uint64)
         self._key = (int(words[0]) << 64 | int(words[1])) << 96
-        self._keyed = False
+        self.keyed = False
         # NumPy's own kind, which user code may seed.
         self._bits = np.random.MT19937()
         unkeyed = random.Random(self._key)
@@ -51,26 +55,26 @@ class Ambient:
     def begin(self) -> None:
         """Makes both ready for a batch."""
         mtrand.set_bit_generator(self._bits)
-        if not self._keyed:
+        if not self.keyed:
             random.setstate(self._unkeyed)
             np.random.seed(self._numpy_seed)
 
     def key(self, scope: Scope, number: int) -> None:
         """Keys both, where they are drawn from."""
-        if self._keyed:
+        if self.keyed:
             random.seed(self._key | scope << 64 | number)
             np.random.seed(random.getrandbits(32))
 
     def drew_unkeyed(self) -> bool:
         """Whether anything was drawn since `begin` without a key; from now on, all is keyed."""
-        if self._keyed:
+        if self.keyed:
             return False
-        self._keyed = (
+        self.keyed = (
             random.random() != self._unkeyed_draw
             or mtrand.get_bit_generator() is not self._bits
             or np.random.bytes(4) != self._numpy_draw
         )
-        return self._keyed
+        return self.keyed
 
 
 @contextlib.contextmanager

@@ -67,7 +67,7 @@ class Columns:
 
     def __init__(self, first: Any, chunk: Chunk) -> None:
         self._chunk = chunk
-        rows = len(chunk.indices)
+        rows = chunk.batch_rows
         leaves, self.treespec = optree.tree_flatten(first)
         self._arrays = [as_array(leaf) for leaf in leaves]
         self.specs = tuple(
@@ -79,9 +79,10 @@ class Columns:
 
     def targets(self, arrays: Sequence[NDArray[Any] | None]) -> list[NDArray[Any]]:
         """The arrays to put rows into: those given, and new ones for leaves that are objects."""
+        rows = len(self._chunk.indices)
         return [
-            np.empty(spec.shape, object) if array is None else array
-            for spec, array in zip(self.specs, arrays, strict=False)  # a mask may follow
+            np.empty(rows, object) if array is None else array
+            for _, array in zip(self.specs, arrays, strict=False)  # a mask may follow
         ]
 
     def put(self, row: int, record: Any, targets: list[NDArray[Any]]) -> None:

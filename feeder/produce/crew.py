@@ -100,10 +100,12 @@ class Crew:
             self._epoll.register(self._zygote.sock, select.EPOLLIN)
             self._epoll.register(self._zygote.pidfd, select.EPOLLIN)
         while len(self.workers) < self.num_workers:
-            worker = WorkerHandle(next(self._serials))
+            taken = {worker.worker_id for worker in self.workers.values()}
+            free = next(number for number in itertools.count() if number not in taken)
+            worker = WorkerHandle(next(self._serials), free)
             self.adopt(worker)
             try:
-                self._zygote.spawn(worker.serial, worker.far)
+                self._zygote.spawn(worker.serial, free, self.num_workers, worker.far)
             except ConnectionError:
                 return  # the zygote is gone: the next `events` will tell
 

@@ -1,7 +1,8 @@
 """How many deaths of workers are outlived, and what is said of the others. Pure.
 
 Guarantees:
-    * Work that goes on is never given up; work that does not is, after `MAX_DEATHS` deaths.
+    * Work that goes on is never given up, unless ``max_restarts`` says so; work that does not is,
+      after `MAX_DEATHS` deaths.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from feeder.errors import WorkerDiedError
+from feeder.errors import WorkerDiedError, WorkerTimeoutError
 from feeder.plan.batches import Chunk
 
 MAX_DEATHS = 3
@@ -28,11 +29,12 @@ class Deaths:
         self._at_start.clear()
         self._of_zygote = 0
 
-    def at_start(self, exit_code: int) -> WorkerDiedError | None:
+    def at_start(self, exit_code: int, oom_kills: int = 0) -> WorkerDiedError | None:
         """Counts a worker that ended while it loaded the recipe; the error if it is one too many.
 
         Args:
             exit_code: As in `subprocess`: -N for signal N.
+            oom_kills: Kills for want of memory in this container since the loader was made.
         """
         self._at_start.append(exit_code)
         if len(self._at_start) < MAX_DEATHS:
@@ -40,7 +42,7 @@ class Deaths:
         codes, self._at_start = self._at_start, []
         return WorkerDiedError(
             f"{len(codes)} worker processes in a row ended while they loaded the source and the "
-            f"transforms, with {_listed(codes)}; their standard error may tell why; "
+            f"transforms, with {listed(codes, oom_kills)}; their standard error may tell why; "
             "`num_workers=0` runs the same code in this process",
             step=None,
             exit_codes=codes,
@@ -59,32 +61,79 @@ class Deaths:
         )
 
 
-def of_chunk(chunk: Chunk, exit_codes: Sequence[int]) -> WorkerDiedError | None:
+def of_chunk(
+    chunk: Chunk,
+    exit_codes: Sequence[int],
+    timeouts: int = 0,
+    timeout_s: float | None = None,
+    oom_kills: int = 0,
+) -> WorkerDiedError | None:
     """The error if a chunk has cost one worker too many.
 
     Args:
         chunk: What they were building.
         exit_codes: How each of them ended.
+        timeouts: How many of them were killed for taking longer than ``timeout_s``.
+        timeout_s: The limit, in seconds.
+        oom_kills: Kills for want of memory in this container since the loader was made.
     """
     if len(exit_codes) < MAX_DEATHS:
         return None
     indices = chunk.indices.tolist()
     shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+    if timeout_s is not None and timeouts == len(exit_codes):
+        return WorkerTimeoutError(
+            f"step {chunk.step} took longer than `timeout_s` = {timeout_s:g} in each of {timeouts} "
+            f"worker processes, which were killed; one of its records is at fault: {shown}; "
+            "raise `timeout_s` if they need more time",
+            timeout_s=timeout_s,
+            step=chunk.step,
+            indices=indices,
+            exit_codes=exit_codes,
+        )
+    late = f" ({timeouts} of them after `timeout_s` = {timeout_s:g})" if timeouts else ""
     return WorkerDiedError(
         f"{len(exit_codes)} worker processes ended while they built step {chunk.step}, with "
-        f"{_listed(exit_codes)}; one of its records is at fault: {shown}",
+        f"{listed(exit_codes, oom_kills)}{late}; one of its records is at fault: {shown}",
         step=chunk.step,
         indices=indices,
         exit_codes=exit_codes,
     )
 
 
-def _listed(exit_codes: Sequence[int]) -> str:
-    """Exit codes for a message: signals by name, with a hint at what kills without a word."""
+def too_many(
+    chunk: Chunk, exit_code: int, max_restarts: int, oom_kills: int = 0
+) -> WorkerDiedError:
+    """The error of a run that may not go on after so many deaths.
+
+    Args:
+        chunk: What comes next in the run.
+        exit_code: How the last worker ended.
+        max_restarts: The limit.
+        oom_kills: Kills for want of memory in this container since the loader was made.
+    """
+    return WorkerDiedError(
+        f"more than `max_restarts` = {max_restarts} worker processes ended in one run, the last "
+        f"with {listed([exit_code], oom_kills)}; step {chunk.step} is not finished; raise "
+        "`max_restarts`, or leave it out, to go on as long as work does",
+        step=chunk.step,
+        indices=chunk.indices.tolist(),
+        exit_codes=[exit_code],
+    )
+
+
+def listed(exit_codes: Sequence[int], oom_kills: int = 0) -> str:
+    """Exit codes for a message: signals by name, with a hint at what kills without a word.
+
+    Args:
+        exit_codes: As in `subprocess`.
+        oom_kills: Kills for want of memory in this container since the loader was made.
+    """
     names = [_signal(-code) if code < 0 else f"exit code {code}" for code in exit_codes]
     text = ", ".join(names)
     if -signal.SIGKILL in exit_codes:
-        text += " (SIGKILL: most often the kernel, out of memory)"
+        counted = f"; this container counts {oom_kills} such kills" if oom_kills else ""
+        text += f" (SIGKILL: most often the kernel, out of memory{counted})"
     return text
 
 

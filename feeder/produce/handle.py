@@ -3,56 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
-import weakref
+import time
 from collections import deque
-from dataclasses import dataclass, field
 
-from feeder.plan.batches import Chunk
+from feeder.produce.jobs import Task
 from feeder.produce.launch import wait_readable
 from feeder.produce.layout import Layout
 from feeder.produce.messages import MAX_PACKET, Kind, Message, decode
-from feeder.produce.session import Outcome
-from feeder.produce.slots import Slot
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Inbox:
-    """Where one session's outcomes arrive.
-
-    Attributes:
-        arrived: (step, outcome) pairs that came and were not taken.
-        closed: Whether nobody wants the others any more.
-        awaited: Whether a thread waits for them: it has used up all that came before.
-    """
-
-    arrived: list[tuple[int, Outcome]] = field(default_factory=list)
-    closed: bool = False
-    awaited: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """A batch that a session asked for, from then until it is delivered.
-
-    Attributes:
-        ticket: Its number, unique in the pool.
-        chunk: Which batch.
-        inbox: Of the session that asked; dead once it is gone.
-        slot: Where it is built; the job's own until it is leased to the batch.
-        deaths: Exit codes of the workers that died while they built it.
-    """
-
-    ticket: int
-    chunk: Chunk
-    inbox: weakref.ref[Inbox]
-    slot: Slot | None = None
-    deaths: list[int] = field(default_factory=list)
-
-    def wanted_by(self) -> Inbox | None:
-        """The inbox of whoever still waits for it."""
-        inbox = self.inbox()
-        return None if inbox is None or inbox.closed else inbox
 
 
 class WorkerHandle:
@@ -67,24 +26,32 @@ class WorkerHandle:
 
     Attributes:
         serial: Its number, unique in the pool.
+        worker_id: Its number among the workers that live.
         sock: The parent's end.
         far: The worker's end.
         pid: Process id; None until the zygote has forked it.
+        since: When it was last heard, or sent what it had waited for: seconds of a monotonic clock.
+        ready: Whether it has loaded the recipe.
         proven: Whether it has answered a task.
+        timed_out: Whether it was killed for being at one chunk for too long.
         broken: Whether it could not load the recipe.
         outbox: A GRANT that found the socket full; there is one at most.
-        jobs: What it was sent and has not answered, in order; it works on the first.
+        tasks: What it was sent and has not answered, in order; it works on the first.
     """
 
-    def __init__(self, serial: int) -> None:
+    def __init__(self, serial: int, worker_id: int = 0) -> None:
         self.serial = serial
+        self.worker_id = worker_id
         self.sock, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid: int | None = None
         self.pidfd: int | None = None
+        self.since = time.monotonic()
+        self.ready = False
         self.proven = False
+        self.timed_out = False
         self.broken = False
         self.outbox: bytes | None = None
-        self.jobs: deque[Job] = deque()
+        self.tasks: deque[Task] = deque()
         self._layouts: dict[int, Layout] = {}
         self._parts: list[bytes] = []
 
@@ -120,8 +87,8 @@ class WorkerHandle:
             else:
                 return message
 
-    def take_back(self) -> tuple[Job, bytes] | None:
-        """A job that the worker has not begun, with its packet; None where there is none."""
+    def take_back(self) -> tuple[Task, bytes] | None:
+        """A task that the worker has not begun, with its packet; None where there is none."""
         while True:
             try:
                 packet = self.far.recv(MAX_PACKET, socket.MSG_DONTWAIT)
@@ -131,10 +98,21 @@ class WorkerHandle:
             if message[0] != Kind.TASK:  # a GRANT: the worker is waiting for it
                 self.send(packet)
                 return None
-            for job in self.jobs:
-                if job.ticket == message[1]:
-                    self.jobs.remove(job)
-                    return job, packet
+            for task in self.tasks:
+                if task.ticket == message[1]:
+                    self.tasks.remove(task)
+                    return task, packet
+
+    def begin(self, task: Task) -> None:
+        """Takes note of a task that was sent to it."""
+        if not self.tasks:
+            self.since = time.monotonic()
+        self.tasks.append(task)
+
+    def kill(self) -> None:
+        """Kills the process; the zygote tells when it is gone."""
+        if self.pidfd is not None:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def layout(self, number: int, new: Layout | None) -> Layout:
         """The layout that the worker calls ``number``, learnt the first time."""

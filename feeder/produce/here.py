@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import optree
 
+from feeder.errors import RecordError
 from feeder.plan.batches import Chunk
 from feeder.produce.ambient import preserved
+from feeder.produce.builder import Builder
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer
-from feeder.produce.recipe import Builder, Recipe
+from feeder.produce.recipe import Recipe
 
 
 def build_alone(recipe: Recipe, chunk: Chunk) -> Any:
@@ -39,31 +41,52 @@ def build_alone(recipe: Recipe, chunk: Chunk) -> Any:
 def build_sample(recipe: Recipe, chunk: Chunk) -> Any:
     """A batch with the shapes and dtypes of the one that ``chunk`` asks for; reads one record.
 
+    More than one where the first are bad, and bad records are left out or replaced.
+
     Raises:
         Exception: Whatever the recipe raises, as an iterator would.
     """
-    first = np.zeros_like(chunk.indices)
-    first[:] = chunk.indices[0]
-    source = _OneRecord(recipe.source, int(chunk.indices[0]))
-    return build_alone(replace(recipe, source=source), replace(chunk, indices=first))
+    strict = replace(recipe, on_bad_record="raise")
+    for row, index in enumerate(chunk.indices.tolist()):
+        same = replace(chunk, indices=np.full_like(chunk.indices, index), spares=None)
+        try:
+            return build_alone(replace(strict, source=_OneRecord(recipe.source, index)), same)
+        except Exception as error:
+            last = row == len(chunk.indices) - 1
+            cause = error if isinstance(error, RecordError) else error.__cause__
+            bad = isinstance(cause, RecordError) and cause.stage in ("read", "transform")
+            if last or not bad or recipe.on_bad_record == "raise":
+                raise
+    raise AssertionError("a batch has rows")
+
+
+def alone(chunk: Chunk) -> Chunk:
+    """Rows of a batch as a batch of their own."""
+    return replace(chunk, first_row=0, batch_rows=len(chunk.indices))
 
 
 class _OneRecord:
     """A source that has one record at every index, and reads it once."""
 
     def __init__(self, source: Any, index: int) -> None:
+        self._source = source
+        self._index = index
+        self._record: list[Any] = []
         if hasattr(source, "read"):
-            batch = source.read(np.array([index]))
-            self.read = lambda indices: optree.tree_map(
-                lambda leaf: np.repeat(leaf, len(indices), axis=0), batch
-            )
-        elif hasattr(source, "__getitems__"):
-            (self._record,) = source.__getitems__([index])
-        else:
-            self._record = source[index]
+            self.read = self._repeated
 
     def __len__(self) -> int:
         return 1
 
     def __getitem__(self, index: int) -> Any:
-        return self._record
+        if not self._record:
+            if hasattr(self._source, "__getitems__"):
+                (record,) = self._source.__getitems__([self._index])
+            else:
+                record = self._source[self._index]
+            self._record.append(record)
+        return self._record[0]
+
+    def _repeated(self, indices: Any) -> Any:
+        batch = self._source.read(np.array([self._index]))
+        return optree.tree_map(lambda leaf: np.repeat(leaf, len(indices), axis=0), batch)

@@ -7,9 +7,11 @@ from collections import deque
 
 from feeder.plan.batches import Chunk
 from feeder.produce.ambient import preserved
+from feeder.produce.builder import Builder
+from feeder.produce.built import Built
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer
-from feeder.produce.recipe import Builder, Built, Recipe
+from feeder.produce.recipe import Recipe
 from feeder.produce.session import LocalBatch, Outcome
 from feeder.produce.slots import Slab, Slot
 
@@ -81,8 +83,8 @@ class InlineSession:
         self._arrived.clear()
 
 
-def build_here(builder: Builder, chunk: Chunk, slab: Slab) -> LocalBatch | Failure:
-    """Builds a batch in this thread, in a slot of ``slab``."""
+def build_here(builder: Builder, chunk: Chunk, slab: Slab, spare: int = 0) -> LocalBatch | Failure:
+    """Builds a batch in this thread, in a slot of ``slab`` that leaves ``spare`` others."""
     slot: Slot | None = None
 
     def reserve(num_bytes: int) -> tuple[Buffer, int]:
@@ -90,12 +92,12 @@ def build_here(builder: Builder, chunk: Chunk, slab: Slab) -> LocalBatch | Failu
         if slot is not None:  # of an attempt that is made again
             slab.free(slot)
             slot = None
-        slot = slab.allocate(num_bytes)
+        slot = slab.allocate(num_bytes, spare)
         return slab.memory(), slot.offset
 
     outcome: Built | Failure | None = None
     try:
-        with preserved() if builder.runs_user_code else contextlib.nullcontext():
+        with preserved() if builder.keys_generators else contextlib.nullcontext():
             outcome = builder.build(chunk, reserve)
     finally:  # also where Ctrl-C interrupts it
         if slot is not None and not isinstance(outcome, Built):

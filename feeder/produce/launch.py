@@ -87,13 +87,14 @@ class ZygoteProcess:
             self.sock.close()
             raise
 
-    def spawn(self, serial: int, far: socket.socket) -> None:
-        """Asks for a worker that serves ``far``.
+    def spawn(self, serial: int, worker_id: int, num_workers: int, far: socket.socket) -> None:
+        """Asks for a worker that serves ``far``, the one of so many.
 
         Raises:
             ConnectionError: The zygote is gone.
         """
-        socket.send_fds(self.sock, [encode(int(Kind.SPAWN), serial)], [far.fileno()])
+        packet = encode(int(Kind.SPAWN), serial, worker_id, num_workers)
+        socket.send_fds(self.sock, [packet], [far.fileno()])
 
     def hear(self) -> Spawned | Exited | None:
         """The next word from the zygote, without waiting; None where there is none.

@@ -6,13 +6,14 @@ SOCK_SEQPACKET delivers whole packets, in order, or none; EOF when the other sid
 
     parent → worker    TASK     ticket, chunk, slot offset, slot capacity
                        GRANT    slot offset, slot capacity; offset None: give the chunk up
-    worker → parent    BROKEN   failure: the recipe could not be loaded
+    worker → parent    READY    (the recipe is loaded)
+                       BROKEN   failure: the recipe could not be loaded
                        NEED     ticket, bytes: the batch does not fit its slot
-                       DONE     ticket, layout number, layout or None, pickled objects, times
+                       DONE     ticket, layout number, layout or None, pickled objects, times, bad
                        FAILED   ticket, failure
                        PART     part of a message that fits no packet
                        WHOLE    the parts before it are one message
-    parent → zygote    SPAWN    serial  (+ the worker's end of its socket)
+    parent → zygote    SPAWN    serial, worker id, workers  (+ the worker's end of its socket)
     zygote → parent    SPAWNED  serial, pid  (+ its pidfd)
                        EXITED   serial, exit code
 """
@@ -20,12 +21,14 @@ SOCK_SEQPACKET delivers whole packets, in order, or none; EOF when the other sid
 from __future__ import annotations
 
 import enum
+import itertools
 import mmap
 import pickle
 import socket
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feeder.plan.batches import Chunk
 from feeder.produce.slots import Slot
@@ -54,6 +57,7 @@ class Kind(enum.IntEnum):
     SPAWN = 8
     SPAWNED = 9
     EXITED = 10
+    READY = 11
 
 
 Message: TypeAlias = tuple[Any, ...]
@@ -82,42 +86,58 @@ def post(sock: socket.socket, message: bytes) -> None:
 
 def chunk_bytes(chunk: Chunk) -> int:
     """Bytes that the chunk takes in the slot; 0 where it travels in the packet."""
-    size = (
-        chunk.positions.nbytes
-        + chunk.indices.nbytes
-        + (0 if chunk.mask is None else len(chunk.mask))
-    )
-    return size if size > _INLINE_BYTES else 0
+    size = _size(chunk)
+    return size if size > _INLINE_BYTES and not chunk.is_part else 0
+
+
+def num_packets(chunk: Chunk) -> int:
+    """Least number of parts of a batch that can travel in a packet each."""
+    return -(-_size(chunk) // _PART_BYTES)
 
 
 def encode_task(ticket: int, chunk: Chunk, slot: Slot | None, slab: mmap.mmap) -> bytes:
-    """The packet that asks a worker for a batch; a large chunk is written into the slot."""
-    rows = len(chunk.indices)
-    mask = None if chunk.mask is None else chunk.mask.tobytes()
-    parts: tuple[bytes, bytes, bytes | None] | None
-    parts = (chunk.positions.tobytes(), chunk.indices.tobytes(), mask)
+    """The packet that asks a worker for a chunk; a large one is written into the slot.
+
+    Not a part of a batch: others may be writing to the slot.
+    """
+    parts: tuple[bytes, ...] | None = tuple(array.tobytes() for array in _arrays(chunk))
     if chunk_bytes(chunk):
         assert slot is not None
-        data = b"".join(part for part in parts if part is not None)
+        assert parts is not None
+        data = b"".join(parts)
         slab[slot.offset : slot.offset + len(data)] = data
         parts = None
     offset, capacity = (0, 0) if slot is None else (slot.offset, slot.capacity)
-    masked = mask is not None
-    return encode(int(Kind.TASK), ticket, chunk.step, rows, masked, parts, offset, capacity)
+    spares = 0 if chunk.spares is None else chunk.spares.shape[1]
+    shape = (len(chunk.indices), chunk.mask is not None, spares, chunk.first_row, chunk.batch_rows)
+    return encode(int(Kind.TASK), ticket, chunk.step, shape, parts, offset, capacity)
 
 
 def decode_task(message: Message, slab: mmap.mmap) -> tuple[int, Chunk, Slot]:
     """Ticket, chunk and slot of a TASK."""
-    _, ticket, step, rows, masked, parts, offset, capacity = message
-    if parts is None:
-        size = rows * 8
-        data = slab[offset : offset + 2 * size + (rows if masked else 0)]
-        parts = (data[:size], data[size : 2 * size], data[2 * size :] if masked else None)
-    positions, indices, mask = parts
-    chunk = Chunk(
-        step,
-        np.frombuffer(positions, np.int64),
-        np.frombuffer(indices, np.int64),
-        None if mask is None else np.frombuffer(mask, bool),
+    _, ticket, step, (rows, masked, num_spares, first_row, batch_rows), parts, offset, capacity = (
+        message
     )
+    sizes = [rows * 8, rows * 8, rows if masked else 0, rows * num_spares * 8]
+    if parts is None:
+        ends = list(itertools.accumulate(sizes))
+        data = slab[offset : offset + ends[-1]]
+        parts = [data[end - size : end] for size, end in zip(sizes, ends, strict=True) if size]
+    arrays = iter(parts)
+    positions = np.frombuffer(next(arrays), np.int64)
+    indices = np.frombuffer(next(arrays), np.int64)
+    mask = np.frombuffer(next(arrays), bool) if masked else None
+    spares = None
+    if num_spares:
+        spares = np.frombuffer(next(arrays), np.int64).reshape(rows, num_spares)
+    chunk = Chunk(step, positions, indices, mask, spares, first_row, batch_rows)
     return ticket, chunk, Slot(offset, capacity)
+
+
+def _arrays(chunk: Chunk) -> list[NDArray[Any]]:
+    arrays = (chunk.positions, chunk.indices, chunk.mask, chunk.spares)
+    return [array for array in arrays if array is not None]
+
+
+def _size(chunk: Chunk) -> int:
+    return sum(array.nbytes for array in _arrays(chunk))

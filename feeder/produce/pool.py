@@ -26,10 +26,11 @@ from feeder.plan.batches import Chunk
 from feeder.produce import payload
 from feeder.produce.crew import Crew
 from feeder.produce.dispatch import Dispatcher
-from feeder.produce.handle import Inbox, Job
+from feeder.produce.jobs import Inbox, Job
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import Outcome
 from feeder.produce.slots import FORKED, Slab
+from feeder.produce.supervise import Limits, Supervisor
 
 SMALL_BYTES = 8 * 2**20
 """Slots that may be used to keep small batches, which cost less than waking a worker, ahead."""
@@ -41,27 +42,36 @@ class Pool:
     Args:
         recipe: What builds a batch.
         num_workers: Worker processes, at least 1.
-        max_bytes: Most bytes of slots at one time.
+        limits: What they may take.
         prefetch_batches: Batches that one session should have under way; None: two for each
             worker, and up to 16 while their slots take less than `SMALL_BYTES`.
+        chunks_per_batch: Tasks that one batch is cut into.
 
     Raises:
         TypeError: The recipe cannot be pickled.
     """
 
     def __init__(
-        self, recipe: Recipe, num_workers: int, max_bytes: int, prefetch_batches: int | None
+        self,
+        recipe: Recipe,
+        num_workers: int,
+        limits: Limits,
+        prefetch_batches: int | None,
+        chunks_per_batch: int = 1,
     ) -> None:
         self._num_workers = num_workers
         self._prefetch_batches = prefetch_batches
-        self._slab = Slab(max_bytes)
+        self._slab = Slab(limits.max_bytes)
         try:
             self._recipe_fd = payload.pack(recipe)
         except BaseException:
             self._slab.close()
             raise
         self._crew = Crew(num_workers, self._slab.fd, self._recipe_fd)
-        self._dispatcher = Dispatcher(self._crew, self._slab)
+        self._supervisor = Supervisor(limits)
+        # A `collate`, or a batch transform, sees the whole batch.
+        chunks = 1 if recipe.collate or recipe.batch_transforms else chunks_per_batch
+        self._dispatcher = Dispatcher(self._crew, self._slab, self._supervisor, chunks)
         self._tickets = itertools.count()
         self._pid = os.getpid()
         self._turn = threading.Condition()  # reentrant: a signal handler may come in between
@@ -83,7 +93,7 @@ class Pool:
     @property
     def num_restarts(self) -> int:
         """Workers that died and were replaced."""
-        return self._dispatcher.num_restarts
+        return self._supervisor.num_restarts
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -220,7 +230,7 @@ class PoolSession:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._inbox = Inbox()
+        self._inbox = Inbox(restarts_before=pool.num_restarts)
 
     def submit(self, chunk: Chunk) -> None:
         """Asks for a batch."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+
 from feeder.plan.batches import Chunk
+from feeder.produce.bad import BadRecord
+from feeder.produce.built import Built
 from feeder.produce.clock import StageTimes
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer
-from feeder.produce.recipe import Built
 
 
 class LocalBatch:
@@ -17,14 +21,16 @@ class LocalBatch:
 
     Attributes:
         times: What each stage of the recipe took.
+        bad: Records that were left out or replaced.
     """
 
-    __slots__ = ("_built", "_memory", "times")
+    __slots__ = ("_built", "_memory", "bad", "times")
 
     def __init__(self, built: Built, memory: Buffer) -> None:
         self._built = built
         self._memory = memory
         self.times: StageTimes = built.times
+        self.bad: Sequence[BadRecord] = built.bad
 
     def tree(self) -> Any:
         """The batch: NumPy arrays over the slot, which they keep from being used again.
@@ -35,6 +41,9 @@ class LocalBatch:
         objects = self._built.objects
         if isinstance(objects, bytes):
             objects = pickle.loads(objects) if objects else []
+        elif isinstance(objects, tuple):  # of chunks, one after the other
+            chunks = [pickle.loads(part) for part in objects]
+            objects = [np.concatenate(column) for column in zip(*chunks, strict=True)]
         return self._built.layout.batch(self._memory, objects)
 
 

@@ -15,10 +15,11 @@ import sys
 from collections import deque
 
 from feeder.produce import homing, payload
+from feeder.produce.builder import Builder
+from feeder.produce.built import Built
 from feeder.produce.failures import START, Failure
 from feeder.produce.layout import Buffer, Layout
 from feeder.produce.messages import MAX_PACKET, Kind, Message, decode, decode_task, encode, post
-from feeder.produce.recipe import Builder, Built
 from feeder.produce.slots import Slot
 
 _LAYOUTS_NAMED = 1024
@@ -98,11 +99,11 @@ class Worker:
         times = tuple(built.times)
         number = self._layouts.get(built.layout)
         if number is not None:
-            return encode(int(Kind.DONE), ticket, number, None, objects, times)
+            return encode(int(Kind.DONE), ticket, number, None, objects, times, built.bad)
         if len(self._layouts) == _LAYOUTS_NAMED:
             self._layouts.clear()
         number = len(self._layouts)
-        message = (int(Kind.DONE), ticket, number, built.layout, objects, times)
+        message = (int(Kind.DONE), ticket, number, built.layout, objects, times, built.bad)
         packet = homing.dumps(message)
         self._layouts[built.layout] = number
         return packet
@@ -117,12 +118,17 @@ class Worker:
         return decode(packet)
 
 
-def main(sock: socket.socket, slab_fd: int, recipe_fd: int) -> None:
+def main(
+    sock: socket.socket, slab_fd: int, recipe_fd: int, worker_id: int, num_workers: int
+) -> None:
     """The life of a worker process, from after the fork to its end."""
     with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone: nobody to tell
         try:
-            worker = Worker(sock, mmap.mmap(slab_fd, 0), Builder(payload.unpack(recipe_fd)))
-        except Exception as error:
+            recipe = payload.unpack(recipe_fd)
+            recipe.start(worker_id, num_workers)
+            worker = Worker(sock, mmap.mmap(slab_fd, 0), Builder(recipe))
+        except (Exception, SystemExit) as error:
             post(sock, encode(int(Kind.BROKEN), Failure.of(error, START, None).packed()))
             return
+        post(sock, encode(int(Kind.READY)))
         worker.run()

@@ -80,21 +80,22 @@ class Zygote:
             packet, fds, _, _ = socket.recv_fds(self._sock, MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
             if not packet:
                 return False
-            self._spawn(decode(packet)[1], fds[0])
+            _, serial, worker_id, num_workers = decode(packet)
+            self._spawn(serial, fds[0], worker_id, num_workers)
         return True
 
-    def _spawn(self, serial: int, fd: int) -> None:
+    def _spawn(self, serial: int, fd: int, worker_id: int, num_workers: int) -> None:
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(zygote, fd)
+            self._become_worker(zygote, fd, worker_id, num_workers)
         os.close(fd)
         child = _Child(serial, pid, os.pidfd_open(pid))
         self._children[child.pidfd] = child
         self._poll.register(child.pidfd, select.POLLIN)
         socket.send_fds(self._sock, [encode(int(Kind.SPAWNED), serial, pid)], [child.pidfd])
 
-    def _become_worker(self, zygote: int, fd: int) -> None:
+    def _become_worker(self, zygote: int, fd: int, worker_id: int, num_workers: int) -> None:
         code = 1
         try:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -102,7 +103,8 @@ class Zygote:
                 for pidfd in self._children:
                     os.close(pidfd)
                 self._sock.close()
-                worker.main(socket.socket(fileno=fd), self._slab_fd, self._recipe_fd)
+                sock = socket.socket(fileno=fd)
+                worker.main(sock, self._slab_fd, self._recipe_fd, worker_id, num_workers)
                 code = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())

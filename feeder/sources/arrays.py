@@ -19,6 +19,7 @@ class ArraySource:
     Attributes:
         treespec: Structure of a record.
         arrays: One array per leaf, all of the same length.
+        has_objects: Whether some leaf is an array of Python objects.
     """
 
     def __init__(self, tree: Any) -> None:
@@ -31,6 +32,8 @@ class ArraySource:
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"len({name}) = {length}" for name, length in lengths.items())
             raise ValueError(f"`source` must hold arrays of one length, got {listed}")
+
+        self.has_objects = any(array.dtype.hasobject for array in self.arrays)
 
     def __len__(self) -> int:
         return len(self.arrays[0])

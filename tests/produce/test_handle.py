@@ -7,7 +7,8 @@ import pytest
 
 from feeder.plan.batches import Chunk
 from feeder.produce.crew import Crew
-from feeder.produce.handle import Inbox, Job, WorkerHandle
+from feeder.produce.handle import WorkerHandle
+from feeder.produce.jobs import Inbox, Job
 from feeder.produce.messages import Kind, encode, encode_task
 
 
@@ -26,7 +27,7 @@ def filled(worker):
         job = Job(ticket, Chunk(ticket, rows, rows, None), weakref.ref(inbox))
         if not worker.send(encode_task(ticket, job.chunk, None, None)):
             return
-        worker.jobs.append(job)
+        worker.begin(job.split(1, ticket)[0])
     raise AssertionError("the socket never fills")
 
 
@@ -38,7 +39,7 @@ def test_a_grant_that_finds_the_socket_full_is_sent_as_soon_as_there_is_room(wor
     crew.grant(worker, grant)
     assert worker.outbox == grant
     assert list(crew.events(crew.poll(0))) == []
-    for _ in worker.jobs:
+    for _ in worker.tasks:
         worker.far.recv(65536)
     assert list(crew.events(crew.poll(1))) == []
     assert worker.outbox is None
@@ -48,13 +49,13 @@ def test_a_grant_that_finds_the_socket_full_is_sent_as_soon_as_there_is_room(wor
 
 def test_tasks_that_were_not_begun_are_taken_back_in_order(worker):
     filled(worker)
-    begun, *waiting = list(worker.jobs)
+    begun, *waiting = list(worker.tasks)
     worker.far.recv(65536)  # the worker takes the first
     taken = []
     while (back := worker.take_back()) is not None:
         taken.append(back[0])
     assert taken == waiting
-    assert list(worker.jobs) == [begun]
+    assert list(worker.tasks) == [begun]
 
 
 def test_a_grant_is_not_taken_back(worker):

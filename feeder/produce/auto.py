@@ -1,0 +1,95 @@
+"""``num_workers="auto"``: measured when the first batch is asked for.
+
+A batch is built here, as far as it takes to know its price. Where that is less than handing it
+over would cost, batches are built in this process; else by as many workers as there are
+processors for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from feeder.plan.batches import BatchPlan
+from feeder.produce import here
+from feeder.produce.cpus import available_cpus
+from feeder.produce.recipe import Recipe
+from feeder.produce.session import Producer, Session
+
+HANDOVER_S = 0.0003
+"""What a batch from a worker costs this process and the worker, about, with waking up."""
+
+MOST_WORKERS = 32
+"""Beyond it, one Python process has its hands full with taking the batches."""
+
+_SAMPLED_ROWS = 16
+
+_log = logging.getLogger("feeder")
+
+
+class Auto:
+    """A producer that is chosen at the first session.
+
+    Args:
+        recipe: What builds a batch.
+        first: Plans the first batch, to measure by.
+        make: Makes a producer of so many workers.
+    """
+
+    def __init__(
+        self, recipe: Recipe, first: Callable[[], BatchPlan], make: Callable[[int], Producer]
+    ) -> None:
+        self._recipe = recipe
+        self._first = first
+        self._make = make
+        self._lock = threading.Lock()
+        self._chosen: Producer | None = None
+        self._closed = False
+
+    @property
+    def window(self) -> int:
+        """Batches that one session should have under way."""
+        return self._choose().window
+
+    @property
+    def num_restarts(self) -> int:
+        """Workers that died and were replaced."""
+        return 0 if self._chosen is None else self._chosen.num_restarts
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the workers that live now."""
+        return () if self._chosen is None else self._chosen.worker_pids
+
+    def session(self) -> Session:
+        """Opens a session; the first one measures."""
+        return self._choose().session()
+
+    def close(self) -> None:
+        """Ends all processes and gives all memory back. Idempotent."""
+        if self._chosen is not None:
+            self._chosen.close()
+
+    def _choose(self) -> Producer:
+        with self._lock:
+            if self._chosen is None:
+                self._chosen = self._make(self._num_workers())
+            return self._chosen
+
+    def _num_workers(self) -> int:
+        chunk = self._first().chunk
+        rows = len(chunk.indices)
+        sampled = chunk.rows(0, min(rows, _SAMPLED_ROWS))
+        sampled = here.alone(sampled)
+        try:
+            here.build_alone(self._recipe, sampled)  # imports, caches, first touch
+            began = time.perf_counter()
+            here.build_alone(self._recipe, sampled)
+        except Exception:  # the run itself will tell, at its place
+            return available_cpus()
+        seconds = (time.perf_counter() - began) * rows / max(1, len(sampled.indices))
+        chosen = 0 if seconds < HANDOVER_S else min(available_cpus(), MOST_WORKERS)
+        _log.info('`num_workers="auto"`: a batch takes %.2g s, so %s workers', seconds, chosen)
+        return chosen

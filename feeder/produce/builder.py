@@ -1,0 +1,282 @@
+"""What builds a batch: read → transform → collate into the slot. The only user code that runs.
+
+Guarantees:
+    * A batch depends on the recipe and its chunk alone: not on the process, the thread, the
+      slot, or the batches built before it.
+    * Whatever user code raises is returned as a `Failure`, with its stage and row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import optree
+
+from feeder.plan.batches import Chunk
+from feeder.produce.ambient import Ambient, Scope
+from feeder.produce.bad import BadRecord
+from feeder.produce.built import Built
+from feeder.produce.clock import Clock
+from feeder.produce.columns import Columns, as_array
+from feeder.produce.failures import Failure
+from feeder.produce.layout import Buffer, Layout, LeafSpec
+from feeder.produce.recipe import Recipe
+from feeder.produce.records import Records
+from feeder.sources import ArraySource
+
+_LAYOUTS_KEPT = 64
+"""Layouts remembered; a `collate` that pads to the longest record makes many."""
+
+
+class Reserve(Protocol):
+    """Finds memory for a batch, once its size is known."""
+
+    def __call__(self, num_bytes: int, /) -> tuple[Buffer, int]:
+        """Returns a buffer, and the offset from which ``num_bytes`` of it are free."""
+        ...
+
+
+class NotInPiecesError(Exception):
+    """This chunk cannot be built by itself: the batch is to be built in one piece."""
+
+
+class Builder:
+    """Builds batches by one recipe, one at a time.
+
+    Args:
+        recipe: How.
+        ambient: Whether to key the global generators of `random` and `numpy.random`, which takes
+            a process of its own, or a caller that uses `ambient.preserved`.
+    """
+
+    def __init__(self, recipe: Recipe, ambient: bool = True) -> None:
+        self._collate = recipe.collate
+        self._batch_transforms = recipe.batch_transforms
+        self._skips = recipe.on_bad_record == "skip"
+        self._ambient = Ambient(recipe.seed) if ambient else None
+        self._records = Records(
+            recipe.source,
+            recipe.transforms,
+            recipe.seed,
+            recipe.on_bad_record,
+            bool(recipe.transforms or recipe.collate),
+            self._ambient,
+        )
+        self._layouts: dict[tuple[Any, ...], Layout] = {}
+        self._gathered: dict[int, Layout] = {}  # by rows: what an array source's batch looks like
+        source = recipe.source
+        plain = not (recipe.transforms or recipe.collate or recipe.batch_transforms)
+        self._arrays: ArraySource | None = None
+        if plain and isinstance(source, ArraySource) and not source.has_objects:
+            self._arrays = source
+        self._ready = hasattr(source, "read") and not recipe.transforms and not recipe.collate
+        self._reads_at_once = hasattr(source, "read") or hasattr(source, "__getitems__")
+        self._raises = recipe.on_bad_record == "raise"
+
+    @property
+    def keys_generators(self) -> bool:
+        """Whether building a batch touches the global generators."""
+        return self._arrays is None and self._ambient is not None
+
+    def build(self, chunk: Chunk, reserve: Reserve) -> Built | Failure:
+        """Builds the batch of ``chunk``, or its part of it, in the memory that ``reserve`` finds.
+
+        Args:
+            chunk: Which records it holds.
+            reserve: Called with the bytes that the batch needs; it may raise. Called again where
+                the batch is built again, and the memory found before is needed no longer.
+        """
+        if self._arrays is not None or self._ambient is None:
+            return self._attempt(chunk, reserve)
+        self._ambient.begin()
+        outcome = self._attempt(chunk, reserve)
+        if self._ambient.drew_unkeyed():
+            outcome = self._attempt(chunk, reserve)
+        return outcome
+
+    def _attempt(self, chunk: Chunk, reserve: Reserve) -> Built | Failure:
+        clock = Clock()
+        try:
+            if self._arrays is not None:
+                return self._gather(self._arrays, chunk, reserve, clock)
+            if chunk.is_part and self._reads_at_once and self._ambient and self._ambient.keyed:
+                raise NotInPiecesError  # what is drawn while reading depends on the rows read
+            if self._collate is not None or self._batch_transforms:
+                return self._transform(chunk, reserve, clock)
+            if self._ready:
+                try:
+                    batch = self._records.batch(chunk, clock)
+                except Exception:
+                    if self._raises:
+                        raise
+                else:
+                    return self._copy(batch, chunk, reserve, clock)
+            return self._stack(chunk, reserve, clock)
+        except (Exception, SystemExit) as error:
+            return Failure.of(error, clock.stage, clock.row)
+
+    def _gather(self, source: ArraySource, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
+        """Rows of arrays: copied once, from the source into the slot."""
+        rows = chunk.batch_rows
+        layout = self._gathered.get(rows)
+        if layout is None:
+            specs = [LeafSpec((rows, *array.shape[1:]), array.dtype) for array in source.arrays]
+            layout = self._layout(source.treespec, tuple(specs), chunk)
+            self._gathered[rows] = layout
+        arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
+        source.read_into(chunk.indices, arrays[: len(source.arrays)])
+        return self._finish(layout, arrays, [], chunk, clock)
+
+    def _stack(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
+        """Records one by one, every leaf straight into its row of the slot."""
+        bad: list[BadRecord] = []
+        rows = self._records.rows(chunk, clock, bad)
+        if self._skips:
+            rows, chunk = _without_gaps(list(rows), chunk)
+        row, first = next(rows)
+        columns = Columns(first, chunk)
+        layout = self._layout(columns.treespec, columns.specs, chunk)
+        arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
+        targets = columns.targets(arrays)
+        columns.put(row, first, targets)
+        for row, record in rows:
+            columns.put(row, record, targets)
+        objects = [
+            target
+            for target, spec in zip(targets, columns.specs, strict=True)
+            if spec.dtype is None
+        ]
+        return self._finish(layout, arrays, objects, chunk, clock, bad)
+
+    def _transform(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
+        """The batch in memory of its own, through `collate` and the batch transforms."""
+        bad: list[BadRecord] = []
+        batch: Any = None
+        ready = self._ready
+        if ready:
+            try:
+                batch = self._records.batch(chunk, clock)
+            except Exception:
+                if self._raises:
+                    raise
+                ready = False
+        if not ready:
+            rows = list(self._records.rows(chunk, clock, bad))
+            if self._skips:
+                again, chunk = _without_gaps(rows, chunk)
+                rows = list(again)
+            clock.enter("collate")
+            self._key(chunk)
+            records = [record for _, record in rows]
+            batch = self._collate(records) if self._collate else _stacked(records, chunk)
+        if self._collate is None:
+            self._key(chunk)
+        for transform in self._batch_transforms:
+            clock.enter("batch_transform")
+            batch = transform(batch)
+        return self._copy(batch, chunk, reserve, clock, bad)
+
+    def _copy(
+        self,
+        batch: Any,
+        chunk: Chunk,
+        reserve: Reserve,
+        clock: Clock,
+        bad: Sequence[BadRecord] = (),
+    ) -> Built:
+        """A ready batch, or a ready part of it, copied into the slot."""
+        clock.enter("collate")
+        leaves, treespec = optree.tree_flatten(batch)
+        values = [as_array(leaf) for leaf in leaves]
+        rows = (chunk.batch_rows,)
+        specs = tuple(
+            LeafSpec((), None)
+            if value is None
+            else LeafSpec(rows + value.shape[1:] if chunk.is_part else value.shape, value.dtype)
+            for value in values
+        )
+        layout = self._layout(treespec, specs, chunk)
+        arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
+        for target, value in zip(arrays, values, strict=False):  # a mask may follow
+            if target is not None:
+                target[...] = value
+        objects = [leaf for leaf, value in zip(leaves, values, strict=True) if value is None]
+        return self._finish(layout, arrays, objects, chunk, clock, bad)
+
+    def _layout(
+        self, treespec: optree.PyTreeSpec, specs: tuple[LeafSpec, ...], chunk: Chunk
+    ) -> Layout:
+        mask_rows = None if chunk.mask is None else chunk.batch_rows
+        key = (treespec, specs, mask_rows)
+        layout = self._layouts.get(key)
+        if layout is None:
+            if mask_rows is not None and treespec.type is dict and "mask" in treespec.entries():
+                raise ValueError(
+                    "a batch must not have a leaf 'mask' of its own with `last_batch=\"pad\"`, "
+                    "which adds one; give it another name in a transform"
+                )
+            if len(self._layouts) == _LAYOUTS_KEPT:
+                self._layouts.clear()
+            layout = self._layouts[key] = Layout.of(treespec, specs, mask_rows)
+        return layout
+
+    def _finish(
+        self,
+        layout: Layout,
+        arrays: list[Any],
+        objects: list[Any],
+        chunk: Chunk,
+        clock: Clock,
+        bad: Sequence[BadRecord] = (),
+    ) -> Built:
+        if chunk.mask is not None:
+            arrays[-1][...] = chunk.mask
+        return Built(layout, objects, clock.times(), bad)
+
+    def _key(self, chunk: Chunk) -> None:
+        if self._ambient is not None:
+            self._ambient.key(Scope.BATCH, chunk.step)
+
+
+def _own_rows(arrays: list[Any], chunk: Chunk) -> list[Any]:
+    """The rows of a chunk in the arrays of its batch."""
+    if not chunk.is_part:
+        return arrays
+    rows = slice(chunk.first_row, chunk.first_row + len(chunk.indices))
+    return [None if array is None else array[rows] for array in arrays]
+
+
+def _stacked(records: list[Any], chunk: Chunk) -> Any:
+    """Records stacked leaf by leaf, in memory of its own."""
+    columns = Columns(records[0], chunk)
+    targets = columns.targets(
+        [None if dtype is None else np.empty(shape, dtype) for shape, dtype in columns.specs]
+    )
+    for row, record in enumerate(records):
+        columns.put(row, record, targets)
+    return columns.treespec.unflatten(targets)
+
+
+def _without_gaps(
+    rows: list[tuple[int, Any]], chunk: Chunk
+) -> tuple[Iterator[tuple[int, Any]], Chunk]:
+    """Rows and chunk without the rows that were left out.
+
+    Raises:
+        NotInPiecesError: The other rows of the batch would have to move up.
+    """
+    if len(rows) < len(chunk.indices):
+        if chunk.is_part:
+            raise NotInPiecesError
+        kept = [row for row, _ in rows]
+        chunk = replace(
+            chunk,
+            positions=chunk.positions[kept],
+            indices=chunk.indices[kept],
+            mask=None if chunk.mask is None else chunk.mask[kept],
+            batch_rows=len(kept),
+        )
+    return enumerate(record for _, record in rows), chunk

@@ -1,0 +1,288 @@
+"""``worker_type="thread"``: the same recipe in threads of this process.
+
+For sources that let go of Python's global lock while they read or decode, and for platforms
+without memfd or pidfd.
+
+Guarantees:
+    * Every batch asked for ends in one outcome, as long as somebody waits for it.
+    * Batches that the user keeps are an error at the memory limit; batches built ahead are not:
+      they wait for the others to be used.
+    * Nobody waits for a thread that hangs longer than ``timeout_s``, nor `close` longer than
+      `CLOSE_TIMEOUT_S`. A thread cannot be killed: it ends with what it is at, or with the process.
+
+Owner:
+    The `Threads` own the threads and the slab.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from dataclasses import dataclass
+
+from feeder.errors import ClosedError, MemoryLimitError, WorkerTimeoutError
+from feeder.plan.batches import Chunk
+from feeder.produce.builder import Builder
+from feeder.produce.failures import START, Failure
+from feeder.produce.inline import build_here
+from feeder.produce.jobs import Inbox
+from feeder.produce.recipe import Recipe
+from feeder.produce.session import Outcome
+from feeder.produce.slots import FORKED, Slab
+from feeder.produce.supervise import Limits
+
+CLOSE_TIMEOUT_S = 2.0
+"""Longest wait for threads that are at a batch when all is closed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    chunk: Chunk
+    inbox: weakref.ref[Inbox]
+    began: float | None = None
+    over: bool = False
+
+    def wanted_by(self) -> Inbox | None:
+        inbox = self.inbox()
+        return None if inbox is None or inbox.closed or self.over else inbox
+
+
+class Threads:
+    """Builds batches in threads, started at the first batch asked for.
+
+    Args:
+        recipe: What builds a batch. Its source and transforms must allow for threads.
+        num_workers: Threads, at least 1.
+        limits: What they may take.
+        prefetch_batches: Batches that one session should have under way; None: two per thread.
+    """
+
+    worker_pids = ()
+    num_restarts = 0
+
+    def __init__(
+        self, recipe: Recipe, num_workers: int, limits: Limits, prefetch_batches: int | None
+    ) -> None:
+        self.window = prefetch_batches or 2 * num_workers
+        self._recipe = recipe
+        self._num_workers = num_workers
+        self._timeout_s = limits.timeout_s
+        self._slab = Slab(limits.max_bytes)
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        # All of the following is touched only by whoever holds `_changed`.
+        self._jobs: deque[_Job] = deque()  # not begun, in order
+        self._parked: list[_Job] = []  # for memory
+        self._under_way: list[_Job] = []  # asked for and not delivered, in order
+        self._threads: dict[int, threading.Thread] = {}  # by worker id
+        self._closed = False
+
+    def session(self) -> ThreadSession:
+        """Opens a session."""
+        return ThreadSession(self)
+
+    def submit(self, inbox: Inbox, chunk: Chunk) -> None:
+        """Takes a job for the owner of ``inbox``."""
+        job = _Job(chunk, weakref.ref(inbox))
+        with self._changed:
+            if self._closed:
+                return
+            self._under_way.append(job)
+            self._jobs.append(job)
+            self._start_missing()
+            self._changed.notify()
+
+    def wait(self, inbox: Inbox) -> None:
+        """Waits until there is something in the inbox, whose owner has asked for something.
+
+        Raises:
+            ClosedError: All, or the inbox, was closed.
+        """
+        if os.getpid() != self._pid:
+            raise ClosedError(FORKED)
+        with self._changed:
+            inbox.awaited = True
+            try:
+                # What the user has let go of meanwhile makes room for those that wait.
+                self._jobs = deque([*self._parked, *self._jobs])
+                self._parked.clear()
+                self._changed.notify_all()
+                while not inbox.arrived:
+                    if self._closed:
+                        raise ClosedError
+                    if inbox.closed:
+                        raise ClosedError("the iterator was closed while it waited")
+                    self._changed.wait(self._patience_s(inbox))
+                    self._give_up_late(inbox)
+            finally:
+                inbox.awaited = False
+
+    def abandon(self, inbox: Inbox) -> None:
+        """Gives up the jobs of an inbox; those that no thread has begun are never done."""
+        inbox.closed = True
+        inbox.arrived = []
+        if os.getpid() == self._pid:
+            with self._changed:
+                for jobs in (self._jobs, self._parked, self._under_way):
+                    kept = [job for job in jobs if job.wanted_by()]
+                    jobs.clear()
+                    jobs.extend(kept)
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the threads, and gives back all memory but that of batches still alive."""
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._closed = True
+            threads = list(self._threads.values())
+            self._changed.notify_all()
+        until = time.monotonic() + CLOSE_TIMEOUT_S
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+        self._slab.close()
+
+    def _start_missing(self) -> None:
+        for worker_id in range(self._num_workers):
+            if worker_id not in self._threads:
+                thread = threading.Thread(
+                    target=self._work,
+                    args=(worker_id,),
+                    name=f"feeder-worker-{worker_id}",
+                    daemon=True,  # one that hangs in user code must not keep the program
+                )
+                self._threads[worker_id] = thread
+                thread.start()
+
+    def _work(self, worker_id: int) -> None:
+        """The life of a thread."""
+        try:
+            self._recipe.start(worker_id, self._num_workers)
+            builder = Builder(self._recipe, ambient=False)
+        except BaseException as error:
+            self._give_up(worker_id, Failure.of(error, START, None))
+            return
+        while (job := self._next(worker_id)) is not None:
+            outcome = self._build(builder, job)
+            with self._changed:
+                if outcome is None:
+                    self._parked.append(job)
+                else:
+                    self._deliver(job, outcome)
+                self._changed.notify_all()
+
+    def _next(self, worker_id: int) -> _Job | None:
+        """The next job; None where this thread is to end."""
+        with self._changed:
+            while True:
+                if self._closed or self._threads.get(worker_id) is not threading.current_thread():
+                    return None
+                while self._jobs:
+                    job = self._jobs.popleft()
+                    if job.wanted_by():
+                        job.began = time.monotonic()
+                        return job
+                self._changed.wait()
+
+    def _build(self, builder: Builder, job: _Job) -> Outcome | None:
+        """Builds a batch; None where it must wait for memory."""
+        with self._changed:
+            first = self._is_first(job)
+        try:
+            outcome = build_here(builder, job.chunk, self._slab, spare=0 if first else 2)
+        except BaseException as error:  # of a kind that user code should not raise
+            return Failure.of(error, "build", None)
+        if isinstance(outcome, Failure) and isinstance(outcome.exception, MemoryLimitError):
+            with self._changed:
+                job.began = None
+                inbox = job.wanted_by()
+                if inbox and not (inbox.awaited and not inbox.arrived and self._is_first(job)):
+                    return None
+        return outcome
+
+    def _is_first(self, job: _Job) -> bool:
+        """Whether it is the oldest job of its session."""
+        return next((each for each in self._under_way if each.inbox is job.inbox), None) is job
+
+    def _deliver(self, job: _Job, outcome: Outcome) -> None:
+        if (inbox := job.wanted_by()) is not None:
+            inbox.arrived.append((job.chunk.step, outcome))
+        job.over = True
+        if job in self._under_way:
+            self._under_way.remove(job)
+
+    def _give_up(self, worker_id: int, failure: Failure) -> None:
+        """A thread could not start: what nobody has begun fails."""
+        with self._changed:
+            del self._threads[worker_id]
+            while self._jobs:
+                self._deliver(self._jobs.popleft(), failure)
+            self._changed.notify_all()
+
+    def _late(self, inbox: Inbox) -> list[tuple[float, _Job]]:
+        """When the jobs of a session that threads are at will be late."""
+        if self._timeout_s is None:
+            return []
+        return [
+            (job.began + self._timeout_s, job)
+            for job in self._under_way
+            if job.began is not None and job.wanted_by() is inbox
+        ]
+
+    def _patience_s(self, inbox: Inbox) -> float | None:
+        deadlines = [deadline for deadline, _ in self._late(inbox)]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else self._timeout_s
+
+    def _give_up_late(self, inbox: Inbox) -> None:
+        """Fails what takes too long; other threads take the places of those that are at it."""
+        assert self._timeout_s is not None or not self._late(inbox)
+        now = time.monotonic()
+        for deadline, job in self._late(inbox):
+            if now < deadline:
+                continue
+            indices = job.chunk.indices.tolist()
+            shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+            error = WorkerTimeoutError(
+                f"step {job.chunk.step} took longer than `timeout_s` = {self._timeout_s:g} in a "
+                f"worker thread, which is left to itself; one of its records is at fault: {shown}; "
+                "raise `timeout_s` if it needs more time",
+                timeout_s=self._timeout_s or 0.0,
+                step=job.chunk.step,
+                indices=indices,
+            )
+            self._deliver(job, Failure.of(error, "build", None))
+            # The thread at it finds another in its place, and ends, if ever it comes back.
+            self._threads.clear()
+            self._start_missing()
+
+
+class ThreadSession:
+    """One iterator's jobs."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._inbox = Inbox()
+
+    def submit(self, chunk: Chunk) -> None:
+        """Asks for a batch."""
+        self._threads.submit(self._inbox, chunk)
+
+    def poll(self) -> None:
+        """Nothing to do: threads need no help."""
+
+    def wait(self) -> None:
+        """Waits until there is something to take."""
+        self._threads.wait(self._inbox)
+
+    def take(self) -> list[tuple[int, Outcome]]:
+        """The (step, outcome) pairs that came since the last call."""
+        arrived, self._inbox.arrived = self._inbox.arrived, []
+        return arrived
+
+    def close(self) -> None:
+        """Gives up all that was asked for and not taken."""
+        self._threads.abandon(self._inbox)

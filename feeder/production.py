@@ -1,0 +1,128 @@
+"""What the user asked of the workers: which producer that makes."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from feeder import arguments
+from feeder.plan.batches import BatchPlan
+from feeder.produce.auto import Auto
+from feeder.produce.inline import Inline
+from feeder.produce.memory import memory_limit_bytes
+from feeder.produce.pool import Pool
+from feeder.produce.recipe import Recipe
+from feeder.produce.session import Producer
+from feeder.produce.supervise import Limits
+from feeder.produce.threads import Threads
+
+WorkerType: TypeAlias = Literal["process", "thread"]
+WORKER_TYPES: tuple[WorkerType, ...] = get_args(WorkerType)
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """How batches are built, as asked for and checked.
+
+    Attributes:
+        num_workers: Workers; None: measured.
+        worker_type: What they are.
+        chunks_per_batch: Workers that share a batch.
+        prefetch_batches: Batches built ahead; None: a default.
+        limits: What they may take.
+    """
+
+    num_workers: int | None
+    worker_type: WorkerType
+    chunks_per_batch: int
+    prefetch_batches: int | None
+    limits: Limits
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        num_workers: Any,
+        worker_type: Any,
+        chunks_per_batch: Any,
+        prefetch_batches: Any,
+        max_memory_bytes: Any,
+        timeout_s: Any,
+        max_restarts: Any,
+    ) -> Production:
+        """Checks the arguments of a `DataLoader`.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An argument has a value that cannot work.
+        """
+        if num_workers != "auto":
+            remedy = 'or "auto"' if isinstance(num_workers, str) else ""
+            num_workers = arguments.integer("num_workers", num_workers, 0, remedy)
+        worker_type = arguments.choice("worker_type", worker_type, WORKER_TYPES)
+        max_bytes = memory_limit_bytes() // 2
+        if max_memory_bytes is not None:
+            max_bytes = arguments.integer("max_memory_bytes", max_memory_bytes, 1)
+        return cls(
+            num_workers=None if num_workers == "auto" else num_workers,
+            worker_type=worker_type,
+            chunks_per_batch=arguments.integer("chunks_per_batch", chunks_per_batch, 1),
+            prefetch_batches=arguments.optional_integer("prefetch_batches", prefetch_batches, 1),
+            limits=Limits(
+                max_bytes=max_bytes,
+                timeout_s=_seconds("timeout_s", timeout_s),
+                max_restarts=arguments.optional_integer("max_restarts", max_restarts, 0),
+            ),
+        )
+
+    def producer(self, recipe: Recipe, first: Callable[[], BatchPlan], places: bool) -> Producer:
+        """Makes what builds batches.
+
+        Args:
+            recipe: How.
+            first: Plans the first batch, to measure by.
+            places: Whether batches are placed on devices.
+
+        Raises:
+            TypeError: The recipe cannot be pickled for worker processes.
+        """
+        if self.num_workers is None:
+            return Auto(recipe, first, lambda number: self._made(recipe, number, places))
+        return self._made(recipe, self.num_workers, places)
+
+    def _made(self, recipe: Recipe, num_workers: int, places: bool) -> Producer:
+        if num_workers == 0:
+            return Inline(recipe, self.limits.max_bytes, ahead=places)
+        if self.worker_type == "thread" or not _has_processes():
+            return Threads(recipe, num_workers, self.limits, self.prefetch_batches)
+        return Pool(recipe, num_workers, self.limits, self.prefetch_batches, self.chunks_per_batch)
+
+
+def _has_processes() -> bool:
+    """Whether worker processes can be had here; if not, says so."""
+    if all((hasattr(os, "memfd_create"), hasattr(os, "pidfd_open"), hasattr(select, "epoll"))):
+        return True
+    warnings.warn(
+        f"worker processes need Linux's memfd and pidfd, which {sys.platform} lacks here: batches "
+        'are built in threads; say `worker_type="thread"` to have it so without this warning',
+        RuntimeWarning,
+        stacklevel=5,
+    )
+    return False
+
+
+def _seconds(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    rule = f"`{name}` must be a number of seconds above 0, or None, got {value!r}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(rule)
+    if not 0 < value < math.inf:
+        raise ValueError(rule)
+    return float(value)
