@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 from feeder.plan.batches import BatchPlan
@@ -81,15 +80,8 @@ class Auto:
     def _num_workers(self) -> int:
         chunk = self._first().chunk
         rows = len(chunk.indices)
-        sampled = chunk.rows(0, min(rows, _SAMPLED_ROWS))
-        sampled = here.alone(sampled)
-        try:
-            here.build_alone(self._recipe, sampled)  # imports, caches, first touch
-            began = time.perf_counter()
-            here.build_alone(self._recipe, sampled)
-        except Exception:  # the run itself will tell, at its place
-            return available_cpus()
-        seconds = (time.perf_counter() - began) * rows / max(1, len(sampled.indices))
+        sampled = here.alone(chunk.rows(0, min(rows, _SAMPLED_ROWS)))
+        seconds = here.seconds(self._recipe, sampled) * rows / max(1, len(sampled.indices))
         chosen = 0 if seconds < HANDOVER_S else min(available_cpus(), MOST_WORKERS)
         _log.info('`num_workers="auto"`: a batch takes %.2g s, so %s workers', seconds, chosen)
         return chosen

@@ -20,6 +20,7 @@ import ctypes
 import functools
 import mmap
 import os
+import sys
 import threading
 import weakref
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Slab:
     The size grows with the largest batch seen; smaller slots are given back to the system.
 
     Attributes:
-        fd: The memfd, for other processes to map.
+        fd: The memfd, for other processes to map; -1 where there is none.
         num_bytes: Size of the mapping.
         slot_bytes: Capacity of the slots handed out now; 0 before the first.
 
@@ -65,16 +66,12 @@ class Slab:
         self.num_bytes = min(max(max_bytes * _VIRTUAL_FACTOR, mmap.PAGESIZE), _MAX_VIRTUAL)
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self.fd = os.memfd_create("feeder")
-        try:
-            os.ftruncate(self.fd, self.num_bytes)
-            self._map = mmap.mmap(self.fd, self.num_bytes)
-        except BaseException:
-            os.close(self.fd)
-            raise
+        shared = hasattr(os, "memfd_create")
+        self.fd, self._map = _mapped(self.num_bytes) if shared else _private(self.num_bytes)
         # Bound here: a lease may end after the interpreter has cleared this module's globals.
         self._getpid = os.getpid
-        self._remove = functools.partial(self._map.madvise, mmap.MADV_REMOVE)
+        give_back = mmap.MADV_REMOVE if shared else mmap.MADV_DONTNEED
+        self._remove = functools.partial(self._map.madvise, give_back)
         self.slot_bytes = 0
         self._end = 0  # bytes of the slab ever handed out
         self._held_bytes = 0  # bytes of slots that exist, free or not
@@ -162,7 +159,8 @@ class Slab:
         self._closed = True
         while self._free:
             self._discard(self._free.pop())
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
 
     def _released(self, slot: Slot, _owner: weakref.ref[Buffer]) -> None:
         del self._leases[slot.offset]
@@ -171,6 +169,24 @@ class Slab:
     def _discard(self, slot: Slot) -> None:
         self._held_bytes -= slot.capacity
         self._remove(slot.offset, slot.capacity)
+
+
+def _mapped(num_bytes: int) -> tuple[int, mmap.mmap]:
+    """A memfd and its mapping. Untouched, it takes no memory."""
+    fd = os.memfd_create("feeder")
+    try:
+        os.ftruncate(fd, num_bytes)
+        return fd, mmap.mmap(fd, num_bytes)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _private(num_bytes: int) -> tuple[int, mmap.mmap]:
+    """Memory of this process alone, for threads. Untouched, it takes none."""
+    no_reserve = 0x4000 if sys.platform == "linux" else 0  # MAP_NORESERVE, which mmap lacks
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+    return -1, mmap.mmap(-1, num_bytes, flags=flags)
 
 
 def _size_class(num_bytes: int) -> int:

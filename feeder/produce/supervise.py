@@ -59,7 +59,11 @@ class Supervisor:
         if self._limits.timeout_s is None or timeout_s == 0:
             return timeout_s
         now = time.monotonic()
-        left = [self._deadline(worker) - now for worker in workers if worker.tasks]
+        left = [
+            self._deadline(worker) - now
+            for worker in workers
+            if worker.tasks and not worker.timed_out  # else its death will be told
+        ]
         return max(0.0, min(left)) if left else timeout_s
 
     def kill_late(self, workers: Iterable[WorkerHandle], heard: set[WorkerHandle]) -> None:
@@ -79,8 +83,6 @@ class Supervisor:
 
     def _deadline(self, worker: WorkerHandle) -> float:
         assert self._limits.timeout_s is not None
-        if worker.timed_out:
-            return float("inf")  # its death will be told
         limit = self._limits.timeout_s
         return worker.since + (limit if worker.ready else max(limit, START_TIMEOUT_S))
 

@@ -101,8 +101,7 @@ class Threads:
         Raises:
             ClosedError: All, or the inbox, was closed.
         """
-        if os.getpid() != self._pid:
-            raise ClosedError(FORKED)
+        self.check_open()
         with self._changed:
             inbox.awaited = True
             try:
@@ -119,6 +118,13 @@ class Threads:
                     self._give_up_late(inbox)
             finally:
                 inbox.awaited = False
+
+    def check_open(self) -> None:
+        """Raises ClosedError where all was closed, or belongs to the process that forked this."""
+        if os.getpid() != self._pid:
+            raise ClosedError(FORKED)
+        if self._closed:
+            raise ClosedError
 
     def abandon(self, inbox: Inbox) -> None:
         """Gives up the jobs of an inbox; those that no thread has begun are never done."""
@@ -169,10 +175,12 @@ class Threads:
         while (job := self._next(worker_id)) is not None:
             outcome = self._build(builder, job)
             with self._changed:
-                if outcome is None:
-                    self._parked.append(job)
-                else:
+                if outcome is not None:
                     self._deliver(job, outcome)
+                elif self._is_awaited(job):
+                    self._jobs.appendleft(job)  # meanwhile it has become the one waited for
+                else:
+                    self._parked.append(job)
                 self._changed.notify_all()
 
     def _next(self, worker_id: int) -> _Job | None:
@@ -191,7 +199,8 @@ class Threads:
     def _build(self, builder: Builder, job: _Job) -> Outcome | None:
         """Builds a batch; None where it must wait for memory."""
         with self._changed:
-            first = self._is_first(job)
+            first = self._is_first(job)  # others leave a slot to it, and one to the user
+            awaited = first and self._is_awaited(job)
         try:
             outcome = build_here(builder, job.chunk, self._slab, spare=0 if first else 2)
         except BaseException as error:  # of a kind that user code should not raise
@@ -199,10 +208,14 @@ class Threads:
         if isinstance(outcome, Failure) and isinstance(outcome.exception, MemoryLimitError):
             with self._changed:
                 job.began = None
-                inbox = job.wanted_by()
-                if inbox and not (inbox.awaited and not inbox.arrived and self._is_first(job)):
+                if job.wanted_by() and not awaited:
                     return None
         return outcome
+
+    def _is_awaited(self, job: _Job) -> bool:
+        """Whether the user waits for it: nothing else of the session will make room."""
+        inbox = job.wanted_by()
+        return inbox is not None and inbox.awaited and not inbox.arrived and self._is_first(job)
 
     def _is_first(self, job: _Job) -> bool:
         """Whether it is the oldest job of its session."""
@@ -272,7 +285,12 @@ class ThreadSession:
         self._threads.submit(self._inbox, chunk)
 
     def poll(self) -> None:
-        """Nothing to do: threads need no help."""
+        """Nothing to do: threads need no help.
+
+        Raises:
+            ClosedError: All was closed.
+        """
+        self._threads.check_open()
 
     def wait(self) -> None:
         """Waits until there is something to take."""
