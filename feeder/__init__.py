@@ -23,6 +23,7 @@ from feeder.errors import (
     SamplerError,
     StateError,
     WorkerDiedError,
+    WorkerStartError,
     WorkerTimeoutError,
 )
 from feeder.iterator import BatchIterator
@@ -55,6 +56,7 @@ __all__ = [
     "WeightedSampler",
     "WorkerDiedError",
     "WorkerInfo",
+    "WorkerStartError",
     "WorkerTimeoutError",
     "get_worker_info",
 ]

@@ -5,6 +5,7 @@
     FeederError
     ├── RecordError            a record could not be built: step, position, index
     │   └── RecordMismatchError    its leaf differs in shape, dtype or structure
+    ├── WorkerStartError       the system has no room for the workers' files or processes
     ├── WorkerDiedError        workers died and the chunk could not be finished
     │   └── WorkerTimeoutError     each of them took longer than ``timeout_s``, and was killed
     ├── BadRecordsError        more records were bad than ``max_bad_records``
@@ -90,6 +91,10 @@ class RecordMismatchError(RecordError):
         self.leaf = leaf
         self.expected = expected
         self.got = got
+
+
+class WorkerStartError(FeederError):
+    """Workers could not be started: too many open files, or processes."""
 
 
 class WorkerDiedError(FeederError):

@@ -204,10 +204,7 @@ class BatchIterator(Iterator[Any]):
     def _start(self) -> None:
         """Begins anew at the cursor, with nothing under way."""
         self._session = self._stages.producer.session()
-        plans = self._planner.batches(self._cursor)
-        if (last := self._epoch) is not None:
-            plans = itertools.takewhile(lambda plan: plan.epoch <= last, plans)
-        self._plans = plans
+        self._plans = self._planner.batches(self._cursor, self._epoch)
         self._plan_error: Exception | None = None
         self._asked: dict[int, BatchPlan] = {}
         self._collector: Collector[Outcome] = Collector()

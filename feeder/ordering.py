@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,11 +13,15 @@ from feeder.plan.batches import LocalRows, Planner, PositionPlanner
 from feeder.plan.blocks import BlockShuffle, BlockShuffled
 from feeder.plan.lookup import BatchLookup, Lookup, Table
 from feeder.plan.order import Order, Sequential, Shuffled
+from feeder.plan.reader import copied, first_items
 from feeder.plan.replay import ReplayedBatches, ReplayedRows
 from feeder.plan.samplers import Drawn, InfiniteSampler, WeightedSampler
 from feeder.plan.schedule import MAX_POSITIONS, LastBatch, Schedule
 from feeder.plan.spares import Spares
 from feeder.plan.state import Identity
+
+_COMPARED = 64
+"""Items of an iterable that are read twice, to find out one that is not seeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ class Ordering:
             length = _length(self.sampler)
             kind = {"kind": type(self.sampler).__qualname__, "length": length, "crc": None}
             return ReplayedRows(
-                self.sampler,
+                _repeatable("sampler", self.sampler),
                 length,
                 self.num_records,
                 self.batch_size,
@@ -170,11 +175,14 @@ class Ordering:
 
     def _batches(self, local_rows: LocalRows) -> tuple[Planner, Identity]:
         sampler = self.batch_sampler
+        if isinstance(sampler, list):
+            sampler = tuple(sampler)  # what is appended to it later is no part of this run
         if _has_items(sampler):
             lookup = BatchLookup(sampler, self.num_records, self.num_epochs, local_rows)
             lookup.batch(0)  # bad batches fail here, if they are that bad
             return lookup, self._identity(lookup.describe())
         length = _length(sampler)
+        sampler = _repeatable("batch_sampler", sampler)
         kind = {"kind": f"batches of {type(sampler).__qualname__}", "length": length, "crc": None}
         return ReplayedBatches(
             sampler, length, self.num_records, self.num_epochs, local_rows
@@ -199,10 +207,8 @@ def _check_sampler(name: str, sampler: Any, what: str) -> None:
             f"`{name}` must be readable more than once, got {sampler!r}, which is used up after "
             "one pass; give a list of its items, or an object whose __iter__ begins anew"
         )
-    indexed = _has_items(sampler) and not isinstance(sampler, Mapping | str | bytes)
-    if not indexed and (
-        isinstance(sampler, Mapping | str | bytes) or not isinstance(sampler, Iterable)
-    ):
+    usable = _has_items(sampler) or isinstance(sampler, Iterable)
+    if not usable or isinstance(sampler, Mapping | str | bytes):
         raise TypeError(
             f"`{name}` must be an object with len() and [], or an iterable, of {what}, got "
             f"{sampler!r}"
@@ -229,7 +235,7 @@ def _check_some_batch(schedule: Schedule, what: str) -> None:
 
 def _table(sampler: Any, num_records: int) -> np.ndarray[Any, Any]:
     """The indices of a list or array, checked."""
-    indices = np.asarray(sampler)
+    indices = np.array(sampler)  # what is written to it later is no part of this run
     if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise TypeError(
             "`sampler` must be a sequence of integers, got one that makes an array of shape "
@@ -251,5 +257,36 @@ def _has_items(sampler: Any) -> bool:
 def _length(sampler: Any) -> int | None:
     try:
         return len(sampler)
-    except TypeError:  # none, or one that says so, as PyTorch's samplers do
+    except (TypeError, NotImplementedError):  # none, or one that says so
         return None
+
+
+def _repeatable(name: str, sampler: Any) -> Any:
+    """A copy of an iterable as it is now, which gives the same items whenever it is copied again.
+
+    Raises:
+        TypeError: It cannot be copied.
+        ValueError: It gives other items the second time.
+    """
+    try:
+        own = copied(sampler)
+        items, again = first_items(own, _COMPARED), first_items(own, _COMPARED)
+    except Exception as error:
+        raise TypeError(
+            f"`{name}` must be copyable, as copy.deepcopy does it, so that every run begins where "
+            f"it stands now, got {type(error).__name__}: {error}; leave out what cannot be copied "
+            "(__deepcopy__ may say what is shared), or give it len() and []"
+        ) from error
+    if items != again:
+        raise ValueError(
+            f"`{name}` must give the same items each time it is read from its beginning, got "
+            f"{_first_difference(items, again)}; seed it"
+        )
+    return own
+
+
+def _first_difference(items: list[Any], again: list[Any]) -> str:
+    for number, (one, other) in enumerate(itertools.zip_longest(items, again)):
+        if one != other:
+            return f"{one!r} and then {other!r} at {number}"
+    raise AssertionError("there is no difference")

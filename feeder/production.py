@@ -18,6 +18,7 @@ from feeder.produce.inline import Inline
 from feeder.produce.memory import memory_limit_bytes
 from feeder.produce.pool import Pool
 from feeder.produce.recipe import Recipe
+from feeder.produce.room import start_error
 from feeder.produce.session import Producer
 from feeder.produce.supervise import Limits
 from feeder.produce.threads import Threads
@@ -101,7 +102,14 @@ class Production:
             return Inline(recipe, self.limits.max_bytes, ahead=places)
         if self.worker_type == "thread" or not _has_processes():
             return Threads(recipe, num_workers, self.limits, self.prefetch_batches)
-        return Pool(recipe, num_workers, self.limits, self.prefetch_batches, self.chunks_per_batch)
+        try:
+            return Pool(
+                recipe, num_workers, self.limits, self.prefetch_batches, self.chunks_per_batch
+            )
+        except OSError as error:
+            if (explained := start_error(error)) is not None:
+                raise explained from error
+            raise
 
 
 def _has_processes() -> bool:

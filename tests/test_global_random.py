@@ -131,7 +131,10 @@ def test_the_caller_s_own_generators_go_on_undisturbed(keyed):
         random.seed(1)
         np.random.seed(2)
         batches = itertools.repeat(None, 6) if loader is None else loader
-        return [(random.random(), np.random.random(), random.gauss(0, 1)) for _ in batches]
+        return [
+            (random.random(), np.random.random(), random.gauss(0, 1), np.random.randn())
+            for _ in batches
+        ]
 
     loader = feeder.DataLoader(rows(24), 4, transforms=transforms)
     assert draws(loader) == draws(None)
@@ -139,6 +142,14 @@ def test_the_caller_s_own_generators_go_on_undisturbed(keyed):
     own = np.random.get_bit_generator()
     loader.batch(2)
     assert np.random.get_bit_generator() is own
+
+
+def test_a_look_at_the_spec_disturbs_nothing_either():
+    loader = feeder.DataLoader(DrawingSource(), 4)
+    state, numpy_state = random.getstate(), np.random.get_state()[1].copy()
+    assert loader.element_spec["a"].shape == (4,)
+    assert random.getstate() == state
+    assert np.array_equal(np.random.get_state()[1], numpy_state)
 
 
 def test_an_error_leaves_the_caller_s_generators_alone_and_depends_on_the_draws_alone():

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -91,6 +92,36 @@ def test_dropped_tails_stay_dropped_and_new_ones_are():
     third = iter(loader(14, last_batch="drop"))
     third.set_state(first.get_state(), allow_new_batch_size=True)
     assert indices_of(third) == [list(range(14)), list(range(14))]  # 13 were left
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.product([3, 5, 9, 23], [2, 4, 9, 20])))
+def test_a_sampler_that_is_read_in_order_goes_on_where_the_list_of_its_items_does(old, new):
+    whole = len(list(loader(old, sampler=Sized())))
+    for at in range(whole + 1):
+        tails = []
+        for sampler in (Sized(), list(Sized())):
+            first = iter(loader(old, sampler=sampler))
+            for _ in range(at):
+                next(first)
+            second = iter(loader(new, sampler=sampler))
+            second.set_state(first.get_state(), allow_new_batch_size=True)
+            tails.append(digest(second))
+        assert tails[0] == tails[1]
+
+
+def test_a_shorter_batch_that_processes_cannot_split_is_refused_at_once():
+    source = rows(12)
+    first = iter(feeder.DataLoader(source, 3, last_batch="keep"))
+    next(first)
+    options = {"process_index": 0, "process_count": 2, "last_batch": "keep"}
+    second = iter(feeder.DataLoader(source, 4, **options))
+    message = (
+        "`state` goes on in mid-epoch, which would end with a batch of 1 rows, but the number of "
+        "rows must be a multiple of the 2 processes, got 1; go on with another batch size, or with "
+        '`last_batch="pad"`'
+    )
+    with pytest.raises(feeder.StateError, match=f"^{re.escape(message)}$"):
+        second.set_state(first.get_state(), allow_new_batch_size=True)
 
 
 def test_an_epoch_s_iterator_ends_with_its_epoch_whatever_the_batch_size():

@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -122,8 +123,46 @@ class SamplerHasState(Sized):
         self.at = state
 
 
-ITERABLES = [Iterable, Sized, Epochs, Seeded, IteratorHasState, SamplerHasState]
-KINDS = [list, tuple, np.array, Indexed, *ITERABLES]
+class ResetsItself(Sized):
+    """A generator that begins anew by itself, and speaks of the last epoch until it is read."""
+
+    def __init__(self, items):
+        super().__init__(items)
+        self.yielded = 0
+        self.next = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        start, self.next = self.next, 0
+        self.yielded = start
+        items = self.items[self.epoch % 3 :] + self.items[: self.epoch % 3]
+        for item in items[start:]:
+            self.yielded += 1
+            yield item
+
+    def state_dict(self):
+        return {"yielded": self.yielded}
+
+    def load_state_dict(self, state):
+        self.next = state["yielded"]
+
+
+class IndexedEpochs(Indexed):
+    """Random access, another order in each epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __getitem__(self, index):
+        return self.items[(index + self.epoch) % len(self.items)]
+
+
+ITERABLES = [Iterable, Sized, Epochs, Seeded, IteratorHasState, SamplerHasState, ResetsItself]
+KINDS = [list, tuple, np.array, Indexed, IndexedEpochs, *ITERABLES]
 
 
 def loader(num_workers=0, source=SOURCE, **options):
@@ -142,7 +181,9 @@ def interrupted(make, at):
         return head + list(batches)
 
 
-@pytest.mark.parametrize("kind", [*KINDS[:6], IteratorHasState, SamplerHasState])
+@pytest.mark.parametrize(
+    "kind", [list, tuple, np.array, Indexed, Iterable, Sized, IteratorHasState, SamplerHasState]
+)
 @pytest.mark.parametrize("last_batch", LAST_BATCH)
 def test_every_kind_of_sampler_gives_the_batches_of_the_list(kind, last_batch):
     options = {"batch_size": 4, "num_epochs": 3, "last_batch": last_batch}
@@ -172,20 +213,20 @@ def test_a_run_resumes_wherever_it_was_interrupted(kind, last_batch):
         assert digest(interrupted(make, at)) == digest(whole)
 
 
-@pytest.mark.parametrize("kind", [list, Indexed, *ITERABLES])
+@pytest.mark.parametrize("kind", [list, Indexed, IndexedEpochs, *ITERABLES])
 def test_a_run_over_given_batches_resumes_wherever_it_was_interrupted(kind):
     def make():
         return loader(batch_sampler=kind(BATCHES), num_epochs=2)
 
     whole = list(make())
-    if kind not in (Epochs, Seeded):
+    if kind not in (Epochs, Seeded, IndexedEpochs, ResetsItself):
         assert indices_of(whole) == BATCHES * 2
         assert digest(whole) == digest(loader(batch_sampler=BATCHES, num_epochs=2))
     for at in range(len(whole) + 1):
         assert digest(interrupted(make, at)) == digest(whole)
 
 
-@pytest.mark.parametrize("kind", [list, Indexed, Sized, Epochs, Seeded, IteratorHasState])
+@pytest.mark.parametrize("kind", [list, Indexed, IndexedEpochs, *ITERABLES[1:]])
 @pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
 def test_any_batch_and_any_epoch_is_found(kind, name):
     size = {"batch_size": 4, "last_batch": "keep"} if name == "sampler" else {}
@@ -324,17 +365,17 @@ def test_a_state_that_is_no_json_is_not_kept_and_the_sampler_is_read_again():
 
 
 def test_a_sampler_that_gives_another_order_when_read_again_is_found_out():
-    order = list(ORDER)
+    order = ORDER * 10
 
-    class Fickle(Sized):
-        def __deepcopy__(self, memo):
-            return self
+    def make():
+        return loader(sampler=Sized(list(order)), batch_size=4)
 
-    with iter(loader(sampler=Fickle(order), batch_size=4)) as batches:
-        next(batches)
+    with iter(make()) as batches:
+        for _ in range(25):
+            next(batches)
         saved = batches.get_state()
-    order[0] = 0
-    batches = iter(loader(sampler=Fickle(order), batch_size=4))
+    order[90] = 0
+    batches = iter(make())
     batches.set_state(saved)
     message = (
         "`sampler` must give the same items each time it is read from its beginning, or from its "
@@ -342,6 +383,106 @@ def test_a_sampler_that_gives_another_order_when_read_again_is_found_out():
     )
     with pytest.raises(feeder.SamplerError, match=f"^{re.escape(message)}$"):
         next(batches)
+
+
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+def test_a_sampler_that_is_not_seeded_is_refused(name):
+    class Unseeded(Sized):
+        def __iter__(self):
+            items = list(self.items)
+            random.shuffle(items)
+            return iter(items)
+
+    size = {"batch_size": 4} if name == "sampler" else {}
+    items = ORDER if name == "sampler" else BATCHES
+    with pytest.raises(
+        ValueError, match=rf"^`{name}` must give the same items each time .*seed it$"
+    ):
+        loader(**{name: Unseeded(items)}, **size)
+
+
+def test_a_sampler_that_cannot_be_copied_is_refused():
+    sampler = Sized(ORDER)
+    sampler.lock = threading.Lock()
+    with pytest.raises(
+        TypeError, match=r"^`sampler` must be copyable, as copy.deepcopy does it, so"
+    ):
+        loader(sampler=sampler, batch_size=4)
+
+
+def test_the_data_that_a_sampler_refers_to_are_not_copied():
+    class Data(list):
+        def __deepcopy__(self, memo):
+            raise AssertionError("the data were copied")
+
+    inner = Seeded(ORDER)
+    inner.data_source = Data(range(20))
+    outer = Sized(BATCHES)
+    outer.sampler = inner
+    assert len(list(loader(sampler=inner, batch_size=4))) == 3
+    assert len(list(loader(batch_sampler=outer))) == 5
+
+
+def test_an_epoch_asks_for_nothing_of_the_next():
+    class OneEpoch(Epochs):
+        def set_epoch(self, epoch):
+            if epoch:
+                raise OSError("no second epoch today")
+            super().set_epoch(epoch)
+
+    class OneEpochIndexed(IndexedEpochs):
+        def set_epoch(self, epoch):
+            if epoch:
+                raise OSError("no second epoch today")
+
+    for kind in (OneEpoch, OneEpochIndexed):
+        made = loader(sampler=kind(ORDER), batch_size=4, num_epochs=2, last_batch="keep")
+        assert len(list(made.epoch(0))) == 4
+        made = loader(batch_sampler=kind(BATCHES), num_epochs=2)
+        assert len(list(made.epoch(0))) == 5
+
+
+def test_batches_of_the_same_records_cut_elsewhere_are_another_sampler():
+    for kind in (list, Sized):
+        batches = iter(loader(batch_sampler=kind([[0, 1], [2, 3], [4, 5], [6, 7]])))
+        next(batches), next(batches)
+        other = iter(loader(batch_sampler=kind([[0], [1, 2, 3], [4, 5, 6], [7]])))
+        with pytest.raises((feeder.StateError, feeder.SamplerError)):  # noqa: PT012
+            other.set_state(batches.get_state())
+            next(other)
+
+
+def test_what_is_written_to_a_sampler_later_is_no_part_of_it():
+    order, batches = np.array(ORDER), [list(batch) for batch in BATCHES]
+    one = loader(sampler=order, batch_size=4)
+    other = loader(batch_sampler=batches)
+    expected = digest(one), digest(other)
+    order[:] = 0
+    batches.append([1])
+    assert (digest(one), digest(other)) == expected
+
+
+def test_a_state_that_is_no_json_as_it_is_is_not_kept():
+    class Tuples(SamplerHasState):
+        def get_state(self):
+            return (self.at,)
+
+        def set_state(self, state):
+            assert isinstance(state, tuple)
+            (self.at,) = state
+
+    def make():
+        return loader(sampler=Tuples(ORDER), batch_size=4)
+
+    assert digest(interrupted(make, 2)) == digest(make())
+
+
+def test_fewer_indices_than_a_batch_in_all_epochs_are_an_error():
+    made = loader(sampler=Iterable([1, 2]), batch_size=5, num_epochs=2, last_batch="rollover")
+    message = "`sampler` must give at least one batch of 5 indices in all epochs, got fewer"
+    for action in (lambda: next(iter(made)), lambda: made.element_spec, lambda: made.batch(0)):
+        with pytest.raises(feeder.SamplerError, match=f"^{message}$"):
+            action()
 
 
 def test_the_user_s_sampler_is_left_as_it_is():
@@ -600,6 +741,13 @@ def test_a_state_of_another_sampler_is_refused(one, other):
         {"epoch": 0, "items": 4, "crc": 0, "snapshot": 7},
         {"epoch": 10**18, "items": 4, "crc": 0, "snapshot": None},
         {"epoch": 0, "items": 3, "crc": 0, "snapshot": None},
+        {"epoch": 0, "items": 4, "crc": "x", "snapshot": None},
+        {
+            "epoch": 0,
+            "items": 4,
+            "crc": 0,
+            "snapshot": {"of": "iterator", "state": 1, "items": 9, "crc": 0},
+        },
         {
             "epoch": 0,
             "items": 4,
@@ -614,6 +762,29 @@ def test_a_damaged_state_of_a_sampler_is_refused(draws):
     saved = {**batches.get_state(), "draws": draws}
     with pytest.raises(feeder.StateError):
         batches.set_state(saved)
+
+
+def test_a_state_of_an_endless_sampler_whose_epoch_cannot_be_ends():
+    class Endless:
+        def __iter__(self):
+            return itertools.cycle(ORDER)
+
+    batches = iter(loader(sampler=Endless(), batch_size=4, num_epochs=None))
+    next(batches)
+    saved = batches.get_state()
+    for epoch in (1, 2**40):
+        batches.set_state({**saved, "draws": {**saved["draws"], "epoch": epoch, "snapshot": None}})
+        with pytest.raises(feeder.SamplerError, match="must give the same items"):
+            next(batches)
+
+
+def test_a_saved_state_may_be_changed_after_it_was_set():
+    batches = iter(loader(sampler=Sized(ORDER), batch_size=4))
+    next(batches)
+    saved = batches.get_state()
+    batches.set_state(saved)
+    saved["draws"].clear()
+    assert indices_of(batches) == [[5, 9, 2, 6], [5, 3, 5, 8]]
 
 
 @settings(deadline=None)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from feeder.errors import StateError
 from feeder.plan.order import Indices, Order
-from feeder.plan.schedule import Cursor, Schedule, Span
+from feeder.plan.schedule import MAX_POSITIONS, Cursor, Schedule, Span
 from feeder.plan.spares import Spares
 from feeder.plan.state import Saved
 
@@ -127,8 +127,11 @@ class Planner(Protocol):
         """The plan of batch ``step`` of a run from the start; None: it has no such step."""
         ...
 
-    def batches(self, start: Cursor) -> Iterator[BatchPlan]:
-        """Yields the plan of each batch from ``start`` on."""
+    def batches(self, start: Cursor, last_epoch: int | None = None) -> Iterator[BatchPlan]:
+        """Yields the plan of each batch from ``start`` on; to the end of an epoch, or of the run.
+
+        Nothing of the epoch that follows is asked for.
+        """
         ...
 
     def epoch(self, epoch: int) -> Cursor | None:
@@ -179,11 +182,18 @@ class PositionPlanner:
 
     def batch(self, step: int) -> BatchPlan | None:
         """The plan of batch ``step`` of a run from the start."""
-        return next(self.batches(self.schedule.cursor(step), 1), None)
+        cursor = self.schedule.cursor(step)
+        if cursor.position > MAX_POSITIONS:
+            return None
+        return next(self.batches(cursor, at_once=1), None)
 
-    def batches(self, start: Cursor, at_once: int = _BATCHES_AHEAD) -> Iterator[BatchPlan]:
+    def batches(
+        self, start: Cursor, last_epoch: int | None = None, at_once: int = _BATCHES_AHEAD
+    ) -> Iterator[BatchPlan]:
         """Yields the plan of each batch from ``start`` on, planned so many at once."""
         spans = self.schedule.spans(start)
+        if last_epoch is not None:
+            spans = itertools.takewhile(lambda pair: pair[0].epoch <= last_epoch, spans)
         local = max(1, len(self.local_rows(self.schedule.batch_size)))
         at_once = min(at_once, max(1, self.rows_ahead // local))
         while ahead := list(itertools.islice(spans, at_once)):
@@ -197,6 +207,8 @@ class PositionPlanner:
     def resumed(self, saved: Saved) -> tuple[PositionPlanner, Cursor]:
         """The planner, and the place, that go on where a state was saved."""
         schedule = replace(self.schedule, batch_size=saved.batch_size or 0, origin=saved.origin)
+        if saved.cursor.draws is not None:
+            raise StateError("`state['draws']` must be None for this loader: it is damaged")
         expected = schedule.cursor(saved.cursor.step)
         if saved.cursor != expected:
             raise StateError(
@@ -206,6 +218,15 @@ class PositionPlanner:
         if saved.batch_size == self.schedule.batch_size:
             return replace(self, schedule=schedule), saved.cursor
         schedule = schedule.resized(self.schedule.batch_size, saved.cursor)
+        rest = (-schedule.origin.position % schedule.num_records) % schedule.batch_size
+        if schedule.last_batch == "keep" and rest:
+            try:
+                self.local_rows(rest)
+            except ValueError as error:
+                raise StateError(
+                    f"`state` goes on in mid-epoch, which would end with a batch of {rest} rows, "
+                    f'but {error}; go on with another batch size, or with `last_batch="pad"`'
+                ) from None
         return replace(self, schedule=schedule), schedule.origin
 
     def _plans(self, run: list[tuple[Span, Cursor]]) -> Iterator[BatchPlan]:

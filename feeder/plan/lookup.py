@@ -8,9 +8,10 @@ Guarantees:
 from __future__ import annotations
 
 import itertools
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ class Lookup:
         self._sampler = sampler
         self._num_records = num_records
         self._length = len(sampler)
+        self._told = threading.Lock()  # iterators may be at different epochs, in several threads
 
     def __call__(self, positions: Indices) -> Indices:
         """Returns the record index at each position.
@@ -69,7 +71,7 @@ class Lookup:
             Exception: Whatever its code raises.
         """
         offsets = (positions % self._length).tolist()
-        values = [self._sampler[offset] for offset in offsets]
+        values = self._values(offsets, (positions // self._length).tolist())
         indices = as_indices(values)
         if indices is None or len(_out_of_range(indices, self._num_records)):
             row = next((row for row, value in enumerate(values) if not self._is_record(value)), 0)
@@ -88,6 +90,20 @@ class Lookup:
             "crc": crc_of(self(_probes(self._length))),
         }
 
+    def _values(self, offsets: list[int], epochs: list[int]) -> list[Any]:
+        """What the sampler gives; told the epoch, where it wants to know."""
+        if not hasattr(self._sampler, "set_epoch"):
+            return [self._sampler[offset] for offset in offsets]
+        values = []
+        with self._told:
+            told = None
+            for offset, epoch in zip(offsets, epochs, strict=True):
+                if epoch != told:
+                    self._sampler.set_epoch(epoch)
+                    told = epoch
+                values.append(self._sampler[offset])
+        return values
+
     def _is_record(self, value: Any) -> bool:
         indices = as_indices([value])
         return indices is not None and not len(_out_of_range(indices, self._num_records))
@@ -102,12 +118,14 @@ class BatchLookup:
         num_records: Records of the source.
         num_epochs: Epochs in the run; None: for ever.
         local_rows: Maps the number of rows of a global batch to those of this process.
+        told: Held while the sampler is told the epoch and asked.
     """
 
     sampler: Sequence[Sequence[int]]
     num_records: int
     num_epochs: int | None
     local_rows: LocalRows
+    told: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -128,13 +146,15 @@ class BatchLookup:
         """The plan of batch ``step``."""
         return next(self.batches(self._cursor(step)), None)
 
-    def batches(self, start: Cursor) -> Iterator[BatchPlan]:
-        """Yields the plan of each batch from ``start`` on."""
+    def batches(self, start: Cursor, last_epoch: int | None = None) -> Iterator[BatchPlan]:
+        """Yields the plan of each batch from ``start`` on, to the end of an epoch."""
         for step in itertools.count(start.step):
             if self.num_steps is not None and step >= self.num_steps:
                 return
             epoch, number = divmod(step, len(self.sampler))
-            batch = self.sampler[number]
+            if last_epoch is not None and epoch > last_epoch:
+                return
+            batch = self._item(epoch, number)
             yield batch_plan(
                 step, epoch, batch, self.num_records, self.local_rows, self._cursor(step + 1)
             )
@@ -157,10 +177,18 @@ class BatchLookup:
         """What tells it from other samplers, JSON-able: a few of its batches stand for all."""
         crc = 0
         for number in _probes(len(self.sampler)).tolist():
-            indices = as_indices(self.sampler[number])
-            crc = crc if indices is None else crc_of(indices, crc)
+            indices = as_indices(self._item(0, number))
+            if indices is not None:
+                crc = crc_of(np.array([len(indices), *indices]), crc)
         kind = type(self.sampler).__qualname__
         return {"kind": f"batches of {kind}", "length": len(self.sampler), "crc": crc}
+
+    def _item(self, epoch: int, number: int) -> Any:
+        if hasattr(self.sampler, "set_epoch"):
+            with self.told:
+                self.sampler.set_epoch(epoch)
+                return self.sampler[number]
+        return self.sampler[number]
 
     def _cursor(self, step: int) -> Cursor:
         return Cursor(step, step * BATCH_POSITIONS)

@@ -3,16 +3,19 @@
 Guarantees:
     * A `Reader` gives the same items as any other of the same sampler, from wherever it goes on:
       a checksum of all that was read says so, or an error does.
-    * The sampler that the user holds is not touched, where it can be copied.
+    * The sampler that the user holds is not touched: every reader has a copy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from feeder.errors import SamplerError, StateError
 from feeder.plan.lookup import as_indices, crc_of
@@ -37,6 +40,7 @@ class Reader:
         sampler: An iterable that can be read more than once.
         length: Items in each epoch; None: unknown.
         draws: Where to go on; None: at the beginning.
+        limit: Items, at most, that lie before that.
 
     Attributes:
         epoch: Number of the epoch that is being read.
@@ -44,18 +48,23 @@ class Reader:
     """
 
     def __init__(
-        self, name: str, sampler: Any, length: int | None, draws: dict[str, Any] | None
+        self,
+        name: str,
+        sampler: Any,
+        length: int | None,
+        draws: dict[str, Any] | None,
+        limit: int,
     ) -> None:
         self._name = name
         self._length = length
-        self._sampler = _copied(sampler)
+        self._sampler = copied(sampler)
         self._crc = 0
         self._since_snapshot = 0
         self._snapshot: dict[str, Any] | None = None
         self.epoch = -1
         self.next_epoch()
         if draws is not None:
-            self._go_to(draws)
+            self._go_to(draws, limit)
 
     @property
     def draws(self) -> dict[str, Any]:
@@ -74,7 +83,8 @@ class Reader:
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(self.epoch)
         self._items: Iterator[Any] = iter(self._sampler)
-        self._take_snapshot()
+        # Not yet: before its first item, a generator's sampler still speaks of the epoch before.
+        self._snapshot = None
 
     def indices(self, count: int) -> Indices:
         """The next indices of the epoch; fewer than ``count``: it is over."""
@@ -83,7 +93,8 @@ class Reader:
         if indices is None:
             wrong = next((value for value in values if as_indices([value]) is None), values)
             raise SamplerError(f"`sampler` must give integers, got {wrong!r}")
-        self._count(indices)
+        self._crc = crc_of(indices, self._crc)
+        self._note_state(len(indices), over=len(indices) < count)
         return indices
 
     def batch(self) -> Indices | None:
@@ -96,12 +107,11 @@ class Reader:
             raise SamplerError(
                 f"`batch_sampler` must give batches of record indices, got {values[0]!r}"
             )
-        self._count(indices)
+        self._crc = crc_of(np.array([len(indices), *indices]), self._crc)
+        self._note_state(len(indices), over=False)
         return indices
 
     def _take(self, count: int) -> list[Any]:
-        if self._since_snapshot >= _SNAPSHOT_EVERY:
-            self._take_snapshot()
         values = list(itertools.islice(self._items, count))
         self.num_items += len(values)
         over = len(values) < count
@@ -114,13 +124,12 @@ class Reader:
             )
         return values
 
-    def _count(self, indices: Indices) -> None:
-        self._crc = crc_of(indices, self._crc)
-        self._since_snapshot += len(indices)
-
-    def _take_snapshot(self) -> None:
+    def _note_state(self, num_read: int, over: bool) -> None:
+        """Takes a snapshot, now and then; not at an epoch's end, where samplers begin anew."""
+        self._since_snapshot += num_read
+        if over or (self._snapshot is not None and self._since_snapshot < _SNAPSHOT_EVERY):
+            return
         self._since_snapshot = 0
-        self._snapshot = None
         for owner, of in ((self._items, "iterator"), (self._sampler, "sampler")):
             if (state := _state_of(owner)) is not None:
                 self._snapshot = {
@@ -131,15 +140,17 @@ class Reader:
                 }
                 return
 
-    def _go_to(self, draws: dict[str, Any]) -> None:
+    def _go_to(self, draws: dict[str, Any], limit: int) -> None:
         """Goes on from the snapshot, or from the beginning."""
         snapshot = draws["snapshot"]
         if snapshot is None:
             while self.epoch < draws["epoch"]:
                 while self._skip(_SKIPPED_AT_ONCE):
-                    pass
+                    if self.num_items > limit:
+                        raise self._differs()
                 if not self.num_items:
                     raise self._differs()
+                limit -= self.num_items
                 self.next_epoch()
         else:
             self._load(draws["epoch"], snapshot)
@@ -189,24 +200,60 @@ def check_draws(draws: dict[str, Any]) -> None:
             "`state['draws']` must have the fields epoch, items, crc and snapshot, got "
             f"{sorted(map(str, draws))}: it is damaged"
         )
+    if draws["crc"] is not None:
+        counts["crc"] = draws["crc"]
     if snapshot is not None:
-        if not isinstance(snapshot, dict) or snapshot.keys() != {"of", "state", "items", "crc"}:
+        if (
+            not isinstance(snapshot, dict)
+            or snapshot.keys() != {"of", "state", "items", "crc"}
+            or snapshot["of"] not in ("iterator", "sampler")
+        ):
             raise StateError("`state['draws']['snapshot']` must be one of feeder's: it is damaged")
-        counts["snapshot"] = snapshot["items"]
+        counts["items of the snapshot"] = snapshot["items"]
+        counts["crc of the snapshot"] = snapshot["crc"]
     for name, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise StateError(
-                f"`state['draws']` must count {name} with an integer of at least 0, got "
+                f"`state['draws']` must have an integer of at least 0 for {name}, got "
                 f"{value!r}: it is damaged"
             )
+    if snapshot is not None and snapshot["items"] > draws["items"]:
+        raise StateError(
+            f"`state['draws']` must have a snapshot of no more than its {draws['items']} items, "
+            f"got one of {snapshot['items']}: it is damaged"
+        )
 
 
-def _copied(sampler: Any) -> Any:
-    """A copy, so that every reader begins where the user's sampler stood; else the sampler."""
-    try:
-        return copy.deepcopy(sampler)
-    except Exception:  # it holds what cannot be copied: a file, a lock; the checksum watches it
-        return sampler
+def copied(sampler: Any, *shared: Any) -> Any:
+    """A copy, so that every reader begins where the user's sampler stood.
+
+    Args:
+        sampler: The sampler.
+        *shared: What is not copied: the data, which PyTorch's samplers refer to.
+
+    Raises:
+        Exception: It cannot be copied.
+    """
+    memo = {id(value): value for value in shared}
+    inner: Any = sampler
+    while inner is not None:  # a batch sampler's sampler refers to the data too
+        for name in ("data_source", "dataset"):
+            if (value := getattr(inner, name, None)) is not None:
+                memo[id(value)] = value
+        inner = getattr(inner, "sampler", None)
+    return copy.deepcopy(sampler, memo)
+
+
+def first_items(sampler: Any, count: int) -> list[Any]:
+    """The first items of a copy; as far as it gets, where it raises: the run will tell."""
+    items: list[Any] = []
+    with contextlib.suppress(Exception):
+        own = copied(sampler)
+        if hasattr(own, "set_epoch"):
+            own.set_epoch(0)
+        # One after the other: those before an error count.
+        items.extend(np.asarray(item).tolist() for item in itertools.islice(own, count))
+    return items
 
 
 _PROTOCOLS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
@@ -216,8 +263,10 @@ def _state_of(owner: Any) -> Any:
     """Its state as JSON gives it back; None where it has none that JSON can hold."""
     for save, load in _PROTOCOLS:
         if hasattr(owner, save) and hasattr(owner, load):
+            state = getattr(owner, save)()
             try:
-                return json.loads(json.dumps(getattr(owner, save)()))
+                restored = json.loads(json.dumps(state))
+                return restored if restored == state else None
             except (TypeError, ValueError):
                 return None
     return None

@@ -82,17 +82,25 @@ class ReplayedRows:
 
     def resumed(self, saved: Saved) -> tuple[ReplayedRows, Cursor]:
         """The planner, and the place, that go on where a state was saved."""
-        _check(saved, saved.cursor.position, self.length, self.num_epochs)
-        return self, saved.cursor
+        cursor = saved.cursor
+        _check(saved, cursor.position, self.length, self.num_epochs)
+        if saved.batch_size == self.batch_size or cursor.draws is None or self.length is None:
+            return self, cursor
+        left = self.length - cursor.draws["items"]
+        if self.last_batch == "drop" and left < (saved.batch_size or 0):
+            # The epoch's rest was dropped, under the batch size that it had.
+            draws = {**cursor.draws, "items": self.length, "crc": None}
+            cursor = Cursor(cursor.step, cursor.position + left, draws)
+        return self, cursor
 
-    def batches(self, start: Cursor) -> Iterator[BatchPlan]:
-        """Yields the plan of each batch from ``start`` on.
+    def batches(self, start: Cursor, last_epoch: int | None = None) -> Iterator[BatchPlan]:
+        """Yields the plan of each batch from ``start`` on, to the end of an epoch.
 
         Raises:
             SamplerError: The sampler gave what is no order of records.
             Exception: Whatever its code raises.
         """
-        reader = Reader("sampler", self.sampler, self.length, start.draws)
+        reader = Reader("sampler", self.sampler, self.length, start.draws, start.position)
         step, position = start.step, start.position
         rollover = self.last_batch == "rollover"
         parts: list[Indices] = []
@@ -113,7 +121,12 @@ class ReplayedRows:
                 position += num_real
                 parts, missing = [], self.batch_size
             if over:
-                if _is_last(reader.epoch, self.num_epochs):
+                if _is_last(reader.epoch, self.num_epochs) or reader.epoch == last_epoch:
+                    if start == START and step == 0:
+                        raise SamplerError(
+                            f"`sampler` must give at least one batch of {self.batch_size} indices "
+                            "in all epochs, got fewer"
+                        )
                     return
                 reader.next_epoch()
 
@@ -203,14 +216,14 @@ class ReplayedBatches:
         _check(saved, saved.cursor.step, self.length, self.num_epochs)
         return self, saved.cursor
 
-    def batches(self, start: Cursor) -> Iterator[BatchPlan]:
-        """Yields the plan of each batch from ``start`` on.
+    def batches(self, start: Cursor, last_epoch: int | None = None) -> Iterator[BatchPlan]:
+        """Yields the plan of each batch from ``start`` on, to the end of an epoch.
 
         Raises:
             SamplerError: The sampler gave what is no batch of records.
             Exception: Whatever its code raises.
         """
-        reader = Reader("batch_sampler", self.sampler, self.length, start.draws)
+        reader = Reader("batch_sampler", self.sampler, self.length, start.draws, start.step)
         step = start.step
         while True:
             while (batch := reader.batch()) is not None:
@@ -224,7 +237,7 @@ class ReplayedBatches:
                     "`batch_sampler` must give at least one batch in each epoch, got none in "
                     f"epoch {reader.epoch}"
                 )
-            if _is_last(reader.epoch, self.num_epochs):
+            if _is_last(reader.epoch, self.num_epochs) or reader.epoch == last_epoch:
                 return
             reader.next_epoch()
 

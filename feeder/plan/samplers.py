@@ -141,6 +141,6 @@ def _cumulated(weights: ArrayLike) -> NDArray[np.float64]:
         )
     # One after the other, as the definition says: the same bits on every platform.
     cumulated = np.cumsum(values, dtype=np.float64)
-    if not 0 < cumulated[-1] < np.inf:
+    if not np.finfo(np.float64).tiny <= cumulated[-1] < np.inf:
         raise ValueError(f"`weights` must have a finite sum above 0, got {cumulated[-1]}")
     return cumulated

@@ -6,6 +6,7 @@ The other fields say which sequence of batches these two numbers belong to.
 
 from __future__ import annotations
 
+import copy
 import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -88,7 +89,7 @@ def restore(state: object, identity: Identity, new_batch_size: bool = False) -> 
     if mismatches:
         raise _mismatch(mismatches)
     return Saved(
-        Cursor(state["step"], state["position"], state["draws"]),
+        Cursor(state["step"], state["position"], copy.deepcopy(state["draws"])),
         Cursor(*state["origin"]),
         state["batch_size"],
     )

@@ -6,10 +6,11 @@ Guarantees:
       draw, on (seed, step).
     * Code that draws nothing pays 4 us per batch. Keying both generators takes 6 us per record,
       and is done only once a batch has drawn: that batch is built again, keyed.
-    * `preserved` puts a caller's own generators back as they were (but for the spare deviate that
-      NumPy's legacy normal distribution keeps, which is dropped).
+    * `preserved` puts a caller's own generators back as they were.
 
 Both generators are global to the process: where threads share them, nobody can promise anything.
+Nor can a draw be seen whose traces are removed: code that puts a generator back to the state that
+it found should use `RandomMap` instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import contextlib
 import enum
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.random import mtrand
@@ -81,8 +83,11 @@ class Ambient:
 def preserved() -> Iterator[None]:
     """Puts both generators back in the end."""
     state, bits = random.getstate(), mtrand.get_bit_generator()
+    numpy_state: Any = np.random.get_state(legacy=False)
     try:
         yield
     finally:
         mtrand.set_bit_generator(bits)
+        if numpy_state["has_gauss"]:  # the spare deviate of the legacy normal distribution
+            np.random.set_state(numpy_state)
         random.setstate(state)

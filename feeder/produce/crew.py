@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeAlias
 from feeder.produce.handle import WorkerHandle
 from feeder.produce.launch import Exited, Spawned, ZygoteProcess, wait_readable
 from feeder.produce.messages import Message
+from feeder.produce.room import start_error
 
 
 class Heard(NamedTuple):
@@ -92,7 +93,19 @@ class Crew:
             self._epoll.register(self._waker, select.EPOLLIN)
 
     def start(self) -> None:
-        """Starts what is missing: the zygote, and workers up to their number."""
+        """Starts what is missing: the zygote, and workers up to their number.
+
+        Raises:
+            WorkerStartError: The system has no room for them.
+        """
+        try:
+            self._start()
+        except OSError as error:
+            if (explained := start_error(error)) is not None:
+                raise explained from error
+            raise
+
+    def _start(self) -> None:
         self._open()
         assert self._epoll is not None
         if self._zygote is None:

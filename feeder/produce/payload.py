@@ -25,12 +25,13 @@ SHARED_BYTES = 16 * 1024
 """Smaller buffers are pickled along: a mapping would cost more than the copy."""
 
 
-def pack(value: object) -> int:
+def pack(value: object) -> tuple[int, int]:
     """Pickles a value, functions of ``__main__`` included, into a new memfd.
 
     Returns:
-        The memfd. It holds the buffers one after the other, each aligned; then the pickle;
-        then a pickled index of the buffers; then the length of the two pickles.
+        The memfd, and how many of its bytes every worker keeps a copy of. The memfd holds the
+        buffers one after the other, each aligned; then the pickle; then a pickled index of the
+        buffers; then the length of the two pickles.
 
     Raises:
         TypeError: Some part of the value cannot be pickled.
@@ -67,7 +68,7 @@ def pack(value: object) -> int:
     except BaseException:
         os.close(fd)
         raise
-    return fd
+    return fd, len(pickled)
 
 
 def unpack(fd: int) -> Any:

@@ -23,7 +23,7 @@ import weakref
 
 from feeder.errors import ClosedError
 from feeder.plan.batches import Chunk
-from feeder.produce import payload
+from feeder.produce import payload, room
 from feeder.produce.crew import Crew
 from feeder.produce.dispatch import Dispatcher
 from feeder.produce.jobs import Inbox, Job
@@ -63,10 +63,11 @@ class Pool:
         self._prefetch_batches = prefetch_batches
         self._slab = Slab(limits.max_bytes)
         try:
-            self._recipe_fd = payload.pack(recipe)
+            self._recipe_fd, own_bytes = payload.pack(recipe)
         except BaseException:
             self._slab.close()
             raise
+        room.check(num_workers, own_bytes, limits.max_bytes)
         self._crew = Crew(num_workers, self._slab.fd, self._recipe_fd)
         self._supervisor = Supervisor(limits)
         # A `collate`, or a batch transform, sees the whole batch.

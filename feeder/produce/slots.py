@@ -5,7 +5,7 @@ Guarantees:
       JAX's (on CPU a jax.Array may be the slot's memory itself).
     * A forked copy of this process can neither take nor free a slot.
     * Nobody waits for a slot to come back: there are more, up to the limit, then
-      `MemoryLimitError`.
+      `MemoryLimitError`; also where the system has no memory left, which would else be a signal.
     * The slab has no name in any file system: it is gone with the last process that maps it.
       Memory of batches that outlive `Slab.close` stays valid, and goes with them.
 
@@ -16,7 +16,9 @@ Owner:
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -37,6 +39,10 @@ FORKED = (
 
 _MAX_VIRTUAL = 2**44
 """Bytes of address space at most; a process has 2**47."""
+
+
+HUGE_PAGE = 2**21
+"""Bytes; larger slots begin at a multiple, so that the system can use huge pages for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +125,32 @@ class Slab:
                 held_bytes=self._held_bytes,
                 limit_bytes=self._max_bytes,
             )
-        slot = Slot(self._end, size)
-        self._end += size
+        start = self._end
+        if size >= HUGE_PAGE:
+            start = -(-start // HUGE_PAGE) * HUGE_PAGE
+        self._back(start, size)
+        self._end = start + size
         self._held_bytes += size
-        return slot
+        return Slot(start, size)
+
+    def _back(self, start: int, size: int) -> None:
+        """Has the system find memory for a new slot now: an error here, a signal later."""
+        if self.fd < 0:
+            return
+        try:
+            os.posix_fallocate(self.fd, start, size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                raise
+            self._remove(start, size)
+            raise MemoryLimitError(
+                f"a batch needs a slot of {size:,} bytes, and the system has no memory left for "
+                f"it, beside slots of {self._held_bytes:,} bytes: keep fewer batches, lower "
+                "`prefetch_batches`, `batch_size` or `max_memory_bytes`, or end other processes",
+                needed_bytes=size,
+                held_bytes=self._held_bytes,
+                limit_bytes=self._max_bytes,
+            ) from error
 
     def free(self, slot: Slot) -> None:
         """Takes back a slot that nobody reads or writes any more."""
@@ -176,10 +204,23 @@ def _mapped(num_bytes: int) -> tuple[int, mmap.mmap]:
     fd = os.memfd_create("feeder")
     try:
         os.ftruncate(fd, num_bytes)
-        return fd, mmap.mmap(fd, num_bytes)
+        return fd, map_shared(fd, num_bytes)
     except BaseException:
         os.close(fd)
         raise
+
+
+def map_shared(fd: int, num_bytes: int) -> mmap.mmap:
+    """Maps a slab, with huge pages where the system gives them for the asking.
+
+    Args:
+        fd: Its memfd.
+        num_bytes: Its size; 0: all of it.
+    """
+    mapping = mmap.mmap(fd, num_bytes)
+    with contextlib.suppress(OSError):  # a kernel without them
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    return mapping
 
 
 def _private(num_bytes: int) -> tuple[int, mmap.mmap]:

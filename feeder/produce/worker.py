@@ -20,7 +20,7 @@ from feeder.produce.built import Built
 from feeder.produce.failures import START, Failure
 from feeder.produce.layout import Buffer, Layout
 from feeder.produce.messages import MAX_PACKET, Kind, Message, decode, decode_task, encode, post
-from feeder.produce.slots import Slot
+from feeder.produce.slots import Slot, map_shared
 
 _LAYOUTS_NAMED = 1024
 """Layouts that a worker gives a number to, so as to send each only once."""
@@ -126,7 +126,7 @@ def main(
         try:
             recipe = payload.unpack(recipe_fd)
             recipe.start(worker_id, num_workers)
-            worker = Worker(sock, mmap.mmap(slab_fd, 0), Builder(recipe))
+            worker = Worker(sock, map_shared(slab_fd, 0), Builder(recipe))
         except (Exception, SystemExit) as error:
             post(sock, encode(int(Kind.BROKEN), Failure.of(error, START, None).packed()))
             return

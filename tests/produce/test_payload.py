@@ -11,7 +11,7 @@ from feeder.produce import payload
 
 
 def round_trip(value):
-    fd = payload.pack(value)
+    fd, _ = payload.pack(value)
     try:
         return payload.unpack(fd)
     finally:

@@ -1,5 +1,6 @@
 """Slots and leases: memory that is never taken back from under a batch."""
 
+import errno
 import gc
 import mmap
 import os
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from feeder import MemoryLimitError
-from feeder.produce.slots import Slab
+from feeder.produce.slots import HUGE_PAGE, Slab
 
 PAGE = mmap.PAGESIZE
 
@@ -103,3 +104,31 @@ def shared_bytes():
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith("RssShmem"))
     return int(line.split()[1]) * 1024
+
+
+def test_a_system_without_memory_is_an_error_and_takes_nothing(monkeypatch):
+    slab = Slab(2**30)
+    given = slab.allocate(100)
+
+    def full(fd, start, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(MemoryLimitError) as caught:
+        slab.allocate(100)
+    assert str(caught.value) == (
+        "a batch needs a slot of 4,096 bytes, and the system has no memory left for it, beside "
+        "slots of 4,096 bytes: keep fewer batches, lower `prefetch_batches`, `batch_size` or "
+        "`max_memory_bytes`, or end other processes"
+    )
+    slab.free(given)
+    assert slab.allocate(100) == given
+    slab.close()
+
+
+def test_large_slots_begin_at_huge_pages():
+    slab = Slab(2**30)
+    slab.allocate(100)
+    for _ in range(3):
+        assert slab.allocate(3 * 2**20).offset % HUGE_PAGE == 0
+    slab.close()
