@@ -14,7 +14,10 @@ from feeder.errors import WorkerDiedError, WorkerTimeoutError
 from feeder.plan.batches import Chunk
 
 MAX_DEATHS = 3
-"""Workers that one batch, or the start of workers, may cost before it is an error."""
+"""Workers that one chunk, or the start of workers, may cost before it is an error."""
+
+MAX_DEATHS_AMONG_OTHERS = 12
+"""The same for a chunk where workers die at other chunks too: somebody kills them at random."""
 
 
 class Deaths:
@@ -67,6 +70,7 @@ def of_chunk(
     timeouts: int = 0,
     timeout_s: float | None = None,
     oom_kills: int = 0,
+    others: int = 0,
 ) -> WorkerDiedError | None:
     """The error if a chunk has cost one worker too many.
 
@@ -76,8 +80,10 @@ def of_chunk(
         timeouts: How many of them were killed for taking longer than ``timeout_s``.
         timeout_s: The limit, in seconds.
         oom_kills: Kills for want of memory in this container since the loader was made.
+        others: Workers that ended at other chunks since the first of these.
     """
-    if len(exit_codes) < MAX_DEATHS:
+    most = min(MAX_DEATHS + others, MAX_DEATHS_AMONG_OTHERS)
+    if len(exit_codes) < most and timeouts < MAX_DEATHS:
         return None
     indices = chunk.indices.tolist()
     shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")

@@ -48,6 +48,7 @@ class Task:
         chunk: Which rows.
         deaths: Exit codes of the workers that died while they built it.
         timeouts: How many of them were killed for taking too long.
+        restarts_before: Restarts of workers before the first of these deaths.
     """
 
     ticket: int
@@ -55,6 +56,7 @@ class Task:
     chunk: Chunk
     deaths: list[int] = field(default_factory=list)
     timeouts: int = 0
+    restarts_before: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -108,10 +108,17 @@ class Supervisor:
             told = f"took longer than `timeout_s` = {self._limits.timeout_s:g}, and was killed"
         _log.warning("worker process %s %s; it is replaced", worker.pid, told)
         if task is not None:
+            if not task.deaths:
+                task.restarts_before = self.num_restarts - 1
             task.deaths.append(code)
             task.timeouts += worker.timed_out
             return deaths.of_chunk(
-                task.chunk, task.deaths, task.timeouts, self._limits.timeout_s, self._oom_kills()
+                task.chunk,
+                task.deaths,
+                task.timeouts,
+                self._limits.timeout_s,
+                self._oom_kills(),
+                others=self.num_restarts - task.restarts_before - len(task.deaths),
             )
         if not worker.proven:
             return self._deaths.at_start(code, self._oom_kills())

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from feeder import WorkerTimeoutError
 from feeder.plan.batches import Chunk
 from feeder.produce.deaths import Deaths, of_chunk
 
@@ -40,3 +41,18 @@ def test_a_chunk_that_cost_three_workers_names_its_records(count, shown):
         f"one of its records is at fault: {shown}"
     )
     assert error.indices == list(range(count))
+
+
+def test_a_chunk_among_others_that_lose_workers_too_is_given_more_time():
+    rows = np.arange(4)
+    chunk = Chunk(7, rows, rows, None)
+    assert of_chunk(chunk, [-9] * 3, others=1) is None
+    assert of_chunk(chunk, [-9] * 4, others=1) is not None
+    assert of_chunk(chunk, [-9] * 11, others=1000) is None
+    assert of_chunk(chunk, [-9] * 12, others=1000) is not None
+
+
+def test_a_chunk_that_hangs_three_times_is_an_error_whatever_becomes_of_others():
+    rows = np.arange(4)
+    error = of_chunk(Chunk(7, rows, rows, None), [-9] * 3, 3, 0.5, others=10)
+    assert isinstance(error, WorkerTimeoutError)
