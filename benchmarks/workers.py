@@ -117,6 +117,10 @@ def of_torch(source: Any, batch_size: int) -> Callable[[float], float]:
 
 def of_grain(source: Any, batch_size: int) -> Callable[[float], float]:
     import grain
+    from absl import flags  # Grain's workers read flags, which its own launcher would parse
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
 
     def measure(seconds: float) -> float:
         data = grain.MapDataset.source(source).shuffle(seed=0).repeat().batch(batch_size)

@@ -47,7 +47,7 @@ class Chunk:
         spares: Indices of records that may replace each row's, where it is bad, in the order in
             which they are tried, shape (rows, spares); None unless bad records are replaced.
         first_row: Row of the local batch that the first of these rows is.
-        batch_rows: Rows of the local batch.
+        part_of: Rows of the local batch, where these are but some of them; else None.
     """
 
     step: int
@@ -56,16 +56,17 @@ class Chunk:
     mask: NDArray[np.bool_] | None
     spares: Indices | None = None
     first_row: int = 0
-    batch_rows: int = -1
-
-    def __post_init__(self) -> None:
-        if self.batch_rows < 0:
-            object.__setattr__(self, "batch_rows", len(self.indices))
+    part_of: int | None = None
 
     @property
     def is_part(self) -> bool:
         """Whether other chunks hold the other rows of the batch."""
-        return len(self.indices) != self.batch_rows
+        return self.part_of is not None
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of the local batch."""
+        return len(self.indices) if self.part_of is None else self.part_of
 
     def rows(self, first: int, stop: int) -> Chunk:
         """A chunk of some of the rows of a whole local batch."""
@@ -76,7 +77,7 @@ class Chunk:
             None if self.mask is None else self.mask[first:stop],
             None if self.spares is None else self.spares[first:stop],
             first,
-            self.batch_rows,
+            None if stop - first == self.batch_rows else self.batch_rows,
         )
 
     def split(self, num_chunks: int) -> list[Chunk]:

@@ -277,6 +277,5 @@ def _without_gaps(
             positions=chunk.positions[kept],
             indices=chunk.indices[kept],
             mask=None if chunk.mask is None else chunk.mask[kept],
-            batch_rows=len(kept),
         )
     return enumerate(record for _, record in rows), chunk

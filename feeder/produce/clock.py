@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from time import perf_counter_ns
 from typing import NamedTuple
 
 
@@ -28,12 +28,12 @@ class Clock:
     def __init__(self) -> None:
         self.stage = "read"
         self.row: int | None = None
-        self._spent = {"read": 0, "transform": 0, "collate": 0, "batch_transform": 0}
-        self._since = time.perf_counter_ns()
+        self._spent = dict.fromkeys(StageTimes._fields, 0)
+        self._since = perf_counter_ns()
 
     def enter(self, stage: str, row: int | None = None) -> None:
         """Says that a stage begins, or goes on with another row."""
-        now = time.perf_counter_ns()
+        now = perf_counter_ns()
         self._spent[self.stage] += now - self._since
         self._since = now
         self.stage = stage

@@ -20,6 +20,8 @@ from feeder.errors import RecordMismatchError
 from feeder.plan.batches import Chunk
 from feeder.produce.layout import LeafSpec
 
+_ARRAYS = (np.ndarray, np.generic)
+
 
 def as_array(leaf: Any) -> NDArray[Any] | None:
     """The leaf as an array of numbers; None where it is none, and travels as an object."""
@@ -97,19 +99,23 @@ class Columns:
             got = optree.tree_structure(record)
             raise self._mismatch(row, "record", "structure", self.treespec, got) from None
         for number, leaf in enumerate(leaves):
-            array = leaf if type(leaf) is np.ndarray else as_array(leaf)
             expected = self._arrays[number]
-            if array is None or array.dtype.hasobject:
+            if (
+                expected is not None
+                and isinstance(leaf, _ARRAYS)
+                and leaf.dtype == expected.dtype
+                and leaf.shape == expected.shape
+            ):
+                targets[number][row] = leaf  # most often; whatever differs is looked at closely
+                continue
+            array = as_array(leaf)
+            if array is None:
                 if expected is not None:
                     raise self._leaf_mismatch(row, number, leaf)
                 targets[number][row] = leaf
+            elif expected is None or array.dtype != expected.dtype or array.shape != expected.shape:
+                raise self._leaf_mismatch(row, number, leaf)
             else:
-                if (
-                    expected is None
-                    or array.dtype != expected.dtype
-                    or array.shape != expected.shape
-                ):
-                    raise self._leaf_mismatch(row, number, leaf)
                 targets[number][row] = array
 
     def _leaf_mismatch(self, row: int, number: int, leaf: Any) -> RecordMismatchError:

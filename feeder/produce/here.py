@@ -81,7 +81,7 @@ def seconds(recipe: Recipe, chunk: Chunk) -> float:
 
 def alone(chunk: Chunk) -> Chunk:
     """Rows of a batch as a batch of their own."""
-    return replace(chunk, first_row=0, batch_rows=len(chunk.indices))
+    return replace(chunk, first_row=0, part_of=None)
 
 
 class _OneRecord:

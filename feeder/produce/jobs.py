@@ -90,21 +90,29 @@ class Job:
         inbox = self.inbox()
         return None if inbox is None or inbox.closed or self.over else inbox
 
+    def begin(self, ticket: int) -> Task:
+        """Makes one task of it."""
+        task = Task(ticket, self, self.chunk)
+        self.built.clear()
+        self.spoiled = False
+        self.tasks = [task]
+        return task
+
     def split(self, num_chunks: int, ticket: int) -> list[Task]:
-        """Makes tasks of it, whose tickets are ``ticket`` and those that follow."""
-        chunks = [self.chunk] if self.in_one_piece else self.chunk.split(num_chunks)
+        """Makes several tasks of it, whose tickets are ``ticket`` and those that follow."""
+        chunks = self.chunk.split(num_chunks)
         self.built.clear()
         self.spoiled = False
         self.tasks = [Task(ticket + number, self, chunk) for number, chunk in enumerate(chunks)]
-        return list(self.tasks)
+        return self.tasks.copy()
 
     def whole(self) -> Built | None:
         """The batch, of what was answered; None where it must be built in one piece."""
         if self.spoiled:
             return None
+        if len(self.built) == 1:
+            return self.built[0]
         pieces = [self.built[row] for row in sorted(self.built)]
-        if len(pieces) == 1:
-            return pieces[0]
         if any(piece.layout != pieces[0].layout for piece in pieces):
             return None
         return Built.joined(pieces)

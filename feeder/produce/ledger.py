@@ -10,7 +10,6 @@ Owner:
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections import deque
 
@@ -61,8 +60,7 @@ class Ledger:
 
     def _begin(self, job: Job) -> Task:
         """The job as one task; it is cut into chunks when it is sent."""
-        (task,) = job.split(1, next(self._tickets))
-        return task
+        return job.begin(next(self._tickets))
 
     def put_back(self, tasks: list[Task]) -> None:
         """Puts tasks in line again, where their jobs' tickets and rows say."""
@@ -75,7 +73,7 @@ class Ledger:
     def end(self, task: Task) -> None:
         """A task is over, in one way or another; and its job, where it was the last one."""
         job = task.job
-        with contextlib.suppress(ValueError):  # it was ended with its job
+        if task in job.tasks:  # else it was ended before, with its job
             job.tasks.remove(task)
         if job.tasks:
             return

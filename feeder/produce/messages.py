@@ -109,13 +109,13 @@ def encode_task(ticket: int, chunk: Chunk, slot: Slot | None, slab: mmap.mmap) -
         parts = None
     offset, capacity = (0, 0) if slot is None else (slot.offset, slot.capacity)
     spares = 0 if chunk.spares is None else chunk.spares.shape[1]
-    shape = (len(chunk.indices), chunk.mask is not None, spares, chunk.first_row, chunk.batch_rows)
+    shape = (len(chunk.indices), chunk.mask is not None, spares, chunk.first_row, chunk.part_of)
     return encode(int(Kind.TASK), ticket, chunk.step, shape, parts, offset, capacity)
 
 
 def decode_task(message: Message, slab: mmap.mmap) -> tuple[int, Chunk, Slot]:
     """Ticket, chunk and slot of a TASK."""
-    _, ticket, step, (rows, masked, num_spares, first_row, batch_rows), parts, offset, capacity = (
+    _, ticket, step, (rows, masked, num_spares, first_row, part_of), parts, offset, capacity = (
         message
     )
     sizes = [rows * 8, rows * 8, rows if masked else 0, rows * num_spares * 8]
@@ -130,7 +130,7 @@ def decode_task(message: Message, slab: mmap.mmap) -> tuple[int, Chunk, Slot]:
     spares = None
     if num_spares:
         spares = np.frombuffer(next(arrays), np.int64).reshape(rows, num_spares)
-    chunk = Chunk(step, positions, indices, mask, spares, first_row, batch_rows)
+    chunk = Chunk(step, positions, indices, mask, spares, first_row, part_of)
     return ticket, chunk, Slot(offset, capacity)
 
 
@@ -140,4 +140,6 @@ def _arrays(chunk: Chunk) -> list[NDArray[Any]]:
 
 
 def _size(chunk: Chunk) -> int:
-    return sum(array.nbytes for array in _arrays(chunk))
+    rows = len(chunk.indices)
+    spares = 0 if chunk.spares is None else chunk.spares.nbytes
+    return rows * (16 if chunk.mask is None else 17) + spares

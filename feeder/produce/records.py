@@ -80,14 +80,15 @@ class Records:
             bad: Gets the records that are left out or replaced.
         """
         indices = chunk.indices.tolist()
-        read: Callable[[int, int], Any] = self._read_one
+        source = self._source
+        read: Callable[[int, int], Any] = lambda _, index: source[index]  # noqa: E731  # hot
         if self._whole or self._listed:
             try:
                 read = self._read_all(chunk, clock)
             except Exception:
                 if self._raises:
                     raise
-                # One of them is bad: read one by one, each is found out by itself.
+                read = self._read_one  # one of them is bad: each is found out by itself
         for row, (index, position) in enumerate(
             zip(indices, chunk.positions.tolist(), strict=True)
         ):
@@ -114,7 +115,8 @@ class Records:
         self, read: Callable[[int, int], Any], row: int, index: int, position: int, clock: Clock
     ) -> Any:
         clock.enter("read", row)
-        self._key(Scope.RECORD, position)
+        if self._ambient is not None and self._ambient.keyed:
+            self._ambient.key(Scope.RECORD, position)
         record = read(row, index)
         if self._owned:
             record = _own(record)

@@ -27,7 +27,7 @@ def filled(worker):
         job = Job(ticket, Chunk(ticket, rows, rows, None), weakref.ref(inbox))
         if not worker.send(encode_task(ticket, job.chunk, None, None)):
             return
-        worker.begin(job.split(1, ticket)[0])
+        worker.begin(job.begin(ticket))
     raise AssertionError("the socket never fills")
 
 
