@@ -4,8 +4,9 @@
 
 Each contender is started, warmed up, measured and ended in its turn; turns go round within one run.
 A figure is the median of the rounds, and ratios are taken within a round. "Undelivered" are two
-processes that build the same batches in their own memory and drop them: the most that two workers
-could deliver. Peers that are not installed are left out.
+processes that read the same records (or copy the same rows into memory that they use again and
+again) and drop them: the most that two workers could deliver. Peers that are not installed are left
+out.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def records(source: Any, batch_size: int) -> dict[str, Callable[[float], float]]
     return {
         "feeder": of_feeder(source, batch_size),
         "undelivered": undelivered(
-            lambda indices: stacked([source[int(index)] for index in indices]),
+            lambda indices: [source[int(index)] for index in indices],
             len(source),
             batch_size,
         ),

@@ -107,8 +107,10 @@ class DiesInWorkers:
         return os._exit, (5,)
 
 
-def test_a_zygote_that_cannot_start_is_an_error_not_a_loop(monkeypatch, capfd):
-    monkeypatch.setattr("feeder.produce.launch._CODE", "raise SystemExit('no numpy here')")
+def test_a_zygote_that_cannot_start_is_an_error_not_a_loop(monkeypatch, capfd, tmp_path):
+    script = tmp_path / "boot.py"
+    script.write_text("raise SystemExit('no numpy here')")
+    monkeypatch.setattr("feeder.produce.boot.__file__", str(script))
     with feeder.DataLoader(rows(8), 2, num_workers=2) as loader:
         with pytest.raises(feeder.WorkerDiedError, match=r"^the process that starts workers ended"):
             next(iter(loader))

@@ -249,3 +249,16 @@ def test_auto_changes_nothing_and_leaves_errors_in_their_place():
     assert digest(feeder.DataLoader(rows(80), 4, num_workers="auto")) == digest(
         feeder.DataLoader(rows(80), 4)
     )
+
+
+def test_user_code_in_a_worker_finds_the_whole_package():
+    def looks(record):
+        from feeder import BlockShuffle, testing
+
+        assert feeder.__version__
+        assert feeder.DataLoader.__module__ == "feeder.loader"
+        assert not hasattr(feeder, "no_such_name")
+        return {"block": np.int64(BlockShuffle(3).block_size), "digest": testing.digest([1])[:4]}
+
+    with feeder.DataLoader(rows(8), 4, transforms=[looks], num_workers=2) as loader:
+        assert [batch["block"].tolist() for batch in loader] == [[3] * 4] * 2

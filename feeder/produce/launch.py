@@ -11,15 +11,11 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+from feeder.produce import boot
 from feeder.produce.messages import MAX_PACKET, Kind, decode, encode
 
 CLOSE_TIMEOUT_S = 2.0
 """A zygote that has not ended by then is killed; it takes its workers with it."""
-
-_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from feeder.produce.zygote import main; main(*map(int, sys.argv[2:]))"
-)
 
 _ENVIRONMENT = {
     # Should user code import jax in a worker, it must not take the accelerator.
@@ -72,8 +68,7 @@ class ZygoteProcess:
                 self._process = subprocess.Popen(
                     [
                         sys.executable,
-                        "-c",
-                        _CODE,
+                        boot.__file__,
                         json.dumps(list(map(str, sys.path))),
                         *map(str, numbers),
                     ],
