@@ -87,6 +87,7 @@ class BatchIterator(Iterator[Any]):
         self._began_ns: int | None = None
         self._wait_ns = self._place_ns = self._delivered = 0
         self._stage_ns = [0, 0, 0, 0]
+        stages.producer.start()
         self._bad = BadRecords(stages.max_bad_records)
         self._start()
 

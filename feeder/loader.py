@@ -38,7 +38,7 @@ class DataLoader:
     processes and devices, after any crash and any resume.
 
     Every ``iter(loader)`` is a run of its own, from step 0; several may be open at once. They
-    share the workers, which start with the first batch and live until `close`, the end of a
+    share the workers, which start with the first of them and live until `close`, the end of a
     ``with`` block, or the end of the loader and all its iterators.
 
     Args:
@@ -227,10 +227,11 @@ class DataLoader:
         return f"`{name}` has no len()"
 
     def __iter__(self) -> BatchIterator:
-        """Starts a run from step 0.
+        """Starts a run from step 0, and the workers, where there are none yet.
 
         Raises:
             ClosedError: The loader was closed.
+            WorkerStartError: The system has no room for the workers.
         """
         return self._iterate(START, None)
 

@@ -7,6 +7,7 @@ import threading
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 import feeder
@@ -262,3 +263,14 @@ def test_user_code_in_a_worker_finds_the_whole_package():
 
     with feeder.DataLoader(rows(8), 4, transforms=[looks], num_workers=2) as loader:
         assert [batch["block"].tolist() for batch in loader] == [[3] * 4] * 2
+
+
+def test_workers_start_with_the_iterator_not_with_the_first_batch(tmp_path):
+    def note(info):
+        (tmp_path / str(info.worker_id)).touch()
+
+    with feeder.DataLoader(rows(8), 4, num_workers=2, worker_init=note) as loader:
+        assert psutil.Process().children() == []
+        batches = iter(loader)
+        assert len(psutil.Process().children()) == 1  # the one that forks them
+        assert len(list(batches)) == 2

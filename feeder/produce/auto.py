@@ -62,6 +62,10 @@ class Auto:
         """Process ids of the workers that live now."""
         return () if self._chosen is None else self._chosen.worker_pids
 
+    def start(self) -> None:
+        """Chooses, and starts the workers."""
+        self._choose().start()
+
     def session(self) -> Session:
         """Opens a session; the first one measures."""
         return self._choose().session()

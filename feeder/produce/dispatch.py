@@ -53,6 +53,14 @@ class Dispatcher:
         self._supervisor = supervisor
         self._starting_over = False
 
+    def start(self) -> None:
+        """Starts the workers."""
+        try:
+            self._crew.start()
+        except BaseException:
+            self._start_over()
+            raise
+
     def step(self, timeout_s: float) -> None:
         """Sends jobs, then handles what comes within ``timeout_s`` (-1: for ever)."""
         try:

@@ -38,6 +38,9 @@ class Inline:
         self._ahead = ahead
         self._slab = Slab(max_bytes)
 
+    def start(self) -> None:
+        """Nothing to do."""
+
     def session(self) -> InlineSession:
         """Opens a session, with a builder of its own."""
         return InlineSession(Builder(self._recipe), self._slab, self._ahead)

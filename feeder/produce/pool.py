@@ -37,7 +37,7 @@ SMALL_BYTES = 8 * 2**20
 
 
 class Pool:
-    """Builds batches in worker processes, started at the first batch asked for.
+    """Builds batches in worker processes.
 
     Args:
         recipe: What builds a batch.
@@ -101,6 +101,15 @@ class Pool:
         """Process ids of the workers that live now."""
         workers = list(self._crew.workers.values())
         return tuple(worker.pid for worker in workers if worker.pid is not None)
+
+    def start(self) -> None:
+        """Starts the workers: they load the recipe while the user sets up the rest."""
+        if os.getpid() == self._pid and self._take_turn():
+            try:
+                if not self._closed:
+                    self._dispatcher.start()
+            finally:
+                self._end_turn()
 
     def session(self) -> PoolSession:
         """Opens a session."""

@@ -92,6 +92,13 @@ class Producer(Protocol):
         """Process ids of the workers that live now."""
         ...
 
+    def start(self) -> None:
+        """Starts workers, so that they are ready by the time of the first batch; never waits.
+
+        Raises:
+            FeederError: They cannot be started.
+        """
+
     def session(self) -> Session:
         """Opens a session."""
         ...

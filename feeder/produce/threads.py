@@ -80,6 +80,9 @@ class Threads:
         self._threads: dict[int, threading.Thread] = {}  # by worker id
         self._closed = False
 
+    def start(self) -> None:
+        """Nothing to do: threads start at once, with the first batch."""
+
     def session(self) -> ThreadSession:
         """Opens a session."""
         return ThreadSession(self)
