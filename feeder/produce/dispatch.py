@@ -132,7 +132,7 @@ class Dispatcher:
             worker = min(alive, key=lambda worker: len(worker.tasks))
             if task.job.wanted_by() is None:
                 self._ledger.end(task)
-            elif any(other.job.inbox is task.job.inbox for other in waiting):
+            elif waiting and any(other.job.inbox is task.job.inbox for other in waiting):
                 waiting.append(task)
             elif worker.tasks and not self._ledger.allotter.knows_size:
                 waiting.append(task)  # how large is a batch? One for each worker, to find out
