@@ -66,6 +66,8 @@ def test_two_hundred_iterators_of_one_loader_leave_nothing_either():
     this = psutil.Process()
     with feeder.DataLoader(rows(100), 10, transforms=[dict], num_workers=2) as loader:
         expected = digest(loader)
+        while len(iter(loader).stats().worker_pids) < 2:
+            digest(loader)  # until both workers have been heard of
         before = this.num_fds(), len(this.children(recursive=True))
         pids = set(iter(loader).stats().worker_pids)
         for number in range(200):
