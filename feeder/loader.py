@@ -78,8 +78,9 @@ class DataLoader:
         prefetch_batches: Local batches built ahead; None: two for each worker, more while they
             are small.
         worker_init: Called once in each new worker, with its `WorkerInfo`.
-        sharding: A `jax.sharding.Sharding` of the global batch: batches are pytrees of global
-            `jax.Array`, already on their devices. None: NumPy arrays on the host.
+        sharding: A `jax.sharding.Sharding` of the global batch, or a pytree prefix of them for its
+            leaves: batches are pytrees of global `jax.Array`, already on their devices. None: NumPy
+            arrays on the host.
         device_batches: Batches placed on the devices ahead of the one delivered (with
             ``num_workers=0``, one).
         max_memory_bytes: Most bytes of slots, in which batches are built and kept while they
@@ -122,7 +123,7 @@ class DataLoader:
         chunks_per_batch: int = 1,
         prefetch_batches: int | None = None,
         worker_init: Callable[[WorkerInfo], object] | None = None,
-        sharding: Sharding | None = None,
+        sharding: Sharding | Any = None,
         device_batches: int = 2,
         max_memory_bytes: int | None = None,
         timeout_s: float | None = None,
@@ -180,7 +181,12 @@ class DataLoader:
                 "shorter batch would not fit the devices"
             )
         placer, local_rows = topology.of(
-            ordering.batch_size, ordering.schedule, sharding, process_index, process_count
+            ordering.batch_size,
+            ordering.schedule,
+            ordering.last_batch == "pad",
+            sharding,
+            process_index,
+            process_count,
         )
         self._recipe = recipe
         self._ordering = ordering

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from feeder import arguments
 from feeder.plan import rows
@@ -12,15 +12,14 @@ from feeder.plan.order import Indices
 from feeder.plan.schedule import Schedule
 
 if TYPE_CHECKING:
-    from jax.sharding import Sharding
-
     from feeder.place.placer import Placer
 
 
 def of(
     batch_size: int | None,
     schedule: Schedule | None,
-    sharding: Sharding | None,
+    masked: bool,
+    sharding: Any,
     process_index: int | None,
     process_count: int | None,
 ) -> tuple[Placer | None, LocalRows]:
@@ -29,6 +28,7 @@ def of(
     Args:
         batch_size: Rows of a global batch; None: every batch has its own number.
         schedule: Says whether a shorter batch ends each epoch; None: nobody knows.
+        masked: Whether batches gain a mask.
         sharding: How batches lie on the devices.
         process_index: Number of this process; None: JAX's own.
         process_count: Processes of the job; None: JAX's own.
@@ -43,7 +43,7 @@ def of(
             f"{process_index} and {process_count}"
         )
     if sharding is not None:
-        return _sharded(batch_size, schedule, sharding, process_index, process_count)
+        return _sharded(batch_size, schedule, masked, sharding, process_index, process_count)
     if process_index is None or process_count is None:
         index, count = _jax_process()
     else:
@@ -69,13 +69,14 @@ def of(
 def _sharded(
     batch_size: int | None,
     schedule: Schedule | None,
-    sharding: Sharding,
+    masked: bool,
+    sharding: Any,
     process_index: int | None,
     process_count: int | None,
 ) -> tuple[Placer, LocalRows]:
     from feeder.place.placer import Placer  # imports jax, which `import feeder` must not
 
-    placer = Placer(sharding, batch_size)
+    placer = Placer(sharding, batch_size, masked)
     own = _jax_process()
     if process_index is not None and (process_index, process_count) != own:
         raise ValueError(

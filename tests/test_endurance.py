@@ -68,6 +68,7 @@ def test_two_hundred_iterators_of_one_loader_leave_nothing_either():
         expected = digest(loader)
         while len(iter(loader).stats().worker_pids) < 2:
             digest(loader)  # until both workers have been heard of
+        gc.collect()
         before = this.num_fds(), len(this.children(recursive=True))
         pids = set(iter(loader).stats().worker_pids)
         for number in range(200):

@@ -8,6 +8,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,35 +27,45 @@ _PLACED = "biufcV"
 
 
 class Placer:
-    """Places local batches with one sharding.
+    """Places local batches.
 
     Args:
-        sharding: How every leaf of the global batch lies on the devices.
+        sharding: How every leaf of the global batch lies on the devices; or a pytree prefix of the
+            batch whose leaves say so of the batch's leaves below them.
         batch_size: Rows of a global batch; None: every batch has its own number.
+        masked: Whether batches gain a mask; it lies as the rows of the first sharding do, where the
+            prefix does not say.
 
     Raises:
-        TypeError: ``sharding`` is no `jax.sharding.Sharding`.
+        TypeError: ``sharding`` holds something else than `jax.sharding.Sharding`.
         ValueError: It does not divide the batch, or no device of this process is in it.
     """
 
-    def __init__(self, sharding: Sharding, batch_size: int | None) -> None:
-        if not isinstance(sharding, Sharding):
-            raise TypeError(
-                "`sharding` must be a jax.sharding.Sharding, as NamedSharding(mesh, P('data')), "
-                f"got {sharding!r}"
-            )
-        if not sharding.addressable_devices:
-            raise ValueError(
-                f"`sharding` must have a device of this process (process {jax.process_index()}), "
-                f"got {sharding}"
-            )
-        self._sharding = sharding
-        self._by_rows = _batch_axis(sharding)
+    def __init__(self, sharding: Any, batch_size: int | None, masked: bool = False) -> None:
+        shardings, self._prefix = optree.tree_flatten(sharding)
+        if not shardings:
+            raise TypeError(f"`sharding` must hold at least one sharding, got {sharding!r}")
+        names = [accessor.codify("sharding") for accessor in self._prefix.accessors()]
+        for name, leaf in zip(names, shardings, strict=True):
+            if not isinstance(leaf, Sharding):
+                raise TypeError(
+                    f"`{name}` must be a jax.sharding.Sharding, as NamedSharding(mesh, P('data')), "
+                    f"got {leaf!r}"
+                )
+            if not leaf.addressable_devices:
+                raise ValueError(
+                    f"`{name}` must have a device of this process (process "
+                    f"{jax.process_index()}), got {leaf}"
+                )
+        self._masked = masked
+        self._shardings: list[Sharding] = [*shardings, _batch_axis(shardings[0])]
+        self._by_rows = [_batch_axis(leaf) for leaf in self._shardings]
         if batch_size is not None:
             self.check_rows("`batch_size`", batch_size)
+        self._of_leaves: dict[optree.PyTreeSpec, list[int]] = {}
         self._local_counts: dict[int, int] = {}
-        # Local row at which each shard begins, by its first row in the global batch; per size.
-        self._starts: dict[int, dict[int, int]] = {}
+        # Local row at which each shard begins, by its first row; per sharding and size of batch.
+        self._starts: dict[tuple[int, int], dict[int, int]] = {}
 
     def check_rows(self, name: str, num_rows: int) -> None:
         """Checks that the sharding divides a batch of so many rows.
@@ -66,7 +77,7 @@ class Placer:
         Raises:
             ValueError: It does not.
         """
-        shards = _num_shards(self._by_rows)
+        shards = math.lcm(*map(_num_shards, self._by_rows))
         if num_rows % shards == 0:
             return
         below, above = num_rows // shards * shards, -(-num_rows // shards) * shards
@@ -83,7 +94,8 @@ class Placer:
             ValueError: The sharding does not divide so many rows.
         """
         self.check_rows("the number of rows", num_rows)
-        return rows_of_slices(num_rows, self._row_slices(num_rows))
+        slices = [part for each in self._by_rows for part in _row_slices(each, num_rows)]
+        return rows_of_slices(num_rows, slices)
 
     def place(self, batch: Any, num_rows: int) -> Any:
         """Puts a local batch on the devices; leaves that are no numbers stay on the host.
@@ -95,7 +107,7 @@ class Placer:
         leaves, treespec = optree.tree_flatten(batch)
         num_local = self._num_local(num_rows)
         placed = []
-        for number, leaf in enumerate(leaves):
+        for number, (leaf, which) in enumerate(zip(leaves, self._of_leaf(treespec), strict=True)):
             if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _PLACED:
                 placed.append(leaf)
                 continue
@@ -112,39 +124,79 @@ class Placer:
                     f"placed, got {len(leaf)} in {name}"
                 )
             shape = (num_rows, *leaf.shape[1:])
-            shards: Any = self._shards(leaf, num_rows)
+            shards: Any = self._shards(leaf, num_rows, which)
+            sharding = self._shardings[which]
             try:
-                array = jax.make_array_from_callback(shape, self._sharding, shards)
+                array = jax.make_array_from_callback(shape, sharding, shards)
             except Exception as error:
                 name = treespec.accessors()[number].codify("batch")
-                error.add_note(f"{name}, of shape {shape}, does not fit {self._sharding}")
+                error.add_note(f"{name}, of shape {shape}, does not fit {sharding}")
                 raise
             placed.append(array)
         return treespec.unflatten(placed)
 
     def spec(self, batch: Any, num_rows: int) -> Any:
         """What `place` would make of a batch, without placing it."""
-
-        def of(leaf: Any) -> Any:
+        leaves, treespec = optree.tree_flatten(batch)
+        specs = []
+        for leaf, which in zip(leaves, self._of_leaf(treespec), strict=True):
             if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _PLACED or leaf.ndim == 0:
-                return ArraySpec.of(leaf)
+                specs.append(ArraySpec.of(leaf))
+                continue
             struct: Any = jax.ShapeDtypeStruct  # untyped in JAX
             dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-            return struct((num_rows, *leaf.shape[1:]), dtype, sharding=self._sharding)
+            shape = (num_rows, *leaf.shape[1:])
+            specs.append(struct(shape, dtype, sharding=self._shardings[which]))
+        return treespec.unflatten(specs)
 
-        return optree.tree_map(of, batch)
+    def _of_leaf(self, treespec: optree.PyTreeSpec) -> list[int]:
+        """Number of the sharding of each leaf of a batch.
+
+        Raises:
+            ValueError: The tree of shardings is no prefix of the batch.
+        """
+        found = self._of_leaves.get(treespec)
+        if found is None:
+            found = self._of_leaves[treespec] = self._broadcast(treespec)
+        return found
+
+    def _broadcast(self, treespec: optree.PyTreeSpec) -> list[int]:
+        """Number of the leaf of the prefix that is above each leaf of a batch."""
+        *numbers, of_mask = range(len(self._shardings))
+        prefix: Any = self._prefix.unflatten(numbers)
+        tree: Any = treespec.unflatten(range(treespec.num_leaves))
+        found = [of_mask] * treespec.num_leaves
+        if (
+            self._masked
+            and isinstance(tree, dict)
+            and not (isinstance(prefix, dict) and "mask" in prefix)
+        ):
+            tree = {name: below for name, below in tree.items() if name != "mask"}
+        elif self._masked and not isinstance(tree, dict):
+            tree, _ = tree
+        try:
+            above = optree.broadcast_prefix(prefix, tree)
+        except ValueError as error:
+            raise ValueError(
+                "`sharding` must be a jax.sharding.Sharding or a pytree prefix of the batch, which "
+                f"has the structure {treespec}; {error}"
+            ) from None
+        for leaf, number in zip(optree.tree_leaves(tree), above, strict=True):
+            found[leaf] = number
+        return found
 
     def _shards(
-        self, leaf: NDArray[Any], num_rows: int
+        self, leaf: NDArray[Any], num_rows: int, which: int
     ) -> Callable[[tuple[slice, ...]], NDArray[Any]]:
         if len(leaf) == num_rows:
             return leaf.__getitem__
-        starts = self._starts.get(num_rows)
+        starts = self._starts.get((which, num_rows))
         if starts is None:
             rows = self.local_rows(num_rows)
-            firsts = {part.indices(num_rows)[0] for part in self._row_slices(num_rows)}
+            slices = _row_slices(self._by_rows[which], num_rows)
+            firsts = {part.indices(num_rows)[0] for part in slices}
             starts = {first: int(np.searchsorted(rows, first)) for first in firsts}
-            self._starts[num_rows] = starts
+            self._starts[which, num_rows] = starts
 
         def shard(index: tuple[slice, ...]) -> NDArray[Any]:
             first, stop, _ = index[0].indices(num_rows)
@@ -159,9 +211,11 @@ class Placer:
             count = self._local_counts[num_rows] = len(self.local_rows(num_rows))
         return count
 
-    def _row_slices(self, num_rows: int) -> list[slice]:
-        indices = self._by_rows.addressable_devices_indices_map((num_rows,))
-        return [slice(None) if index is None else index[0] for index in indices.values()]
+
+def _row_slices(by_rows: Sharding, num_rows: int) -> list[slice]:
+    """The rows that each device of this process holds."""
+    indices = by_rows.addressable_devices_indices_map((num_rows,))
+    return [slice(None) if index is None else index[0] for index in indices.values()]
 
 
 def _batch_axis(sharding: Sharding) -> Sharding:

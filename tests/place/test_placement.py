@@ -148,3 +148,55 @@ def test_importing_feeder_and_loading_on_the_host_import_no_jax():
         "assert 'jax' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+
+
+@WORKERS
+def test_a_pytree_prefix_of_shardings_places_each_leaf_its_own_way(num_workers):
+    mesh = Mesh(DEVICES.reshape(4, 2), ("data", "model"))
+    data, both = NamedSharding(mesh, P("data")), NamedSharding(mesh, P("data", "model"))
+    everywhere = NamedSharding(mesh, P())
+    records = [
+        {"x": np.arange(4.0) + k, "deep": (np.int32(k), {"y": np.float32(k)})} for k in range(32)
+    ]
+    sharding = {"x": both, "deep": (everywhere, data)}
+    got = run(records, 8, sharding=sharding, num_workers=num_workers, last_batch="pad")
+    for batch, wanted in zip(got, run(records, 8, last_batch="pad"), strict=True):
+        assert batch["x"].sharding == both
+        assert batch["deep"][0].sharding == everywhere
+        assert batch["deep"][1]["y"].sharding == data
+        assert digest([batch]) == digest([jax.tree.map(jnp.asarray, wanted)])
+    spec = feeder.DataLoader(records, 8, sharding=sharding).element_spec
+    assert (spec["x"].shape, spec["x"].sharding) == ((8, 4), both)
+
+
+@pytest.mark.parametrize("name", ["trailing axis", "replicated", "one device"])
+def test_the_mask_lies_as_the_rows_do(name):
+    source = {"x": np.zeros((20, 4, 2), np.float32)}
+    mesh = Mesh(DEVICES.reshape(4, 2), ("data", "model"))
+    for sharding in (SHARDINGS[name], {"x": SHARDINGS[name]}):
+        *_, last = run(source, 16, last_batch="pad", sharding=sharding)
+        assert np.asarray(last["mask"]).sum() == 4
+        if name == "trailing axis":
+            assert last["mask"].sharding == NamedSharding(mesh, P("data"))
+    bare = run(source["x"], 16, last_batch="pad", sharding=SHARDINGS[name])
+    assert np.asarray(bare[-1][1]).sum() == 4
+
+
+def test_the_batch_must_be_divided_by_every_sharding_of_the_tree():
+    mesh = Mesh(DEVICES.reshape(4, 2), ("data", "model"))
+    sharding = {"image": NamedSharding(mesh, P("data")), "index": NamedSharding(mesh, P("model"))}
+    message = (
+        r"^`batch_size` must be a multiple of 4, the number of shards that `sharding` cuts the "
+        r"batch into, got 6; use 4 or 8$"
+    )
+    with pytest.raises(ValueError, match=message):
+        feeder.DataLoader(rows(16), 6, sharding=sharding)
+
+
+def test_a_tree_of_shardings_that_does_not_fit_the_batch_is_refused():
+    sharding = {"image": SHARDINGS["data"]}
+    with feeder.DataLoader(rows(16), 8, sharding=sharding) as loader:
+        with pytest.raises(ValueError, match=r"^`sharding` must be a jax.sharding.Sharding or a p"):
+            next(iter(loader))
+    with pytest.raises(TypeError, match=r"^`sharding\['image'\]` must be a jax.sharding.Sharding"):
+        feeder.DataLoader(rows(16), 8, sharding={"image": P("data")})
