@@ -29,6 +29,7 @@ from feeder.errors import (
 from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
 from feeder.monitor import Stats
+from feeder.place.shardings import batch_sharding
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.samplers import InfiniteSampler, WeightedSampler
 from feeder.produce.bad import BadRecord
@@ -58,6 +59,7 @@ __all__ = [
     "WorkerInfo",
     "WorkerStartError",
     "WorkerTimeoutError",
+    "batch_sharding",
     "get_worker_info",
 ]
 __version__ = "0.1.0"

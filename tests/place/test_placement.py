@@ -182,6 +182,18 @@ def test_the_mask_lies_as_the_rows_do(name):
     assert np.asarray(bare[-1][1]).sum() == 4
 
 
+def test_the_usual_sharding_in_one_word():
+    grid = Mesh(DEVICES.reshape(4, 2), ("data", "model"))
+    assert feeder.batch_sharding() == NamedSharding(Mesh(DEVICES, ("data",)), P("data"))
+    assert feeder.batch_sharding(grid) == NamedSharding(grid, P("data"))
+    assert feeder.batch_sharding(grid, "model") == NamedSharding(grid, P("model"))
+    both = ("data", "model")
+    assert feeder.batch_sharding(grid, both) == NamedSharding(grid, P(both))
+    message = r"^`axis` must be of the axes of `mesh`, \('data', 'model'\), got 'batch'$"
+    with pytest.raises(ValueError, match=message):
+        feeder.batch_sharding(grid, "batch")
+
+
 def test_the_batch_must_be_divided_by_every_sharding_of_the_tree():
     mesh = Mesh(DEVICES.reshape(4, 2), ("data", "model"))
     sharding = {"image": NamedSharding(mesh, P("data")), "index": NamedSharding(mesh, P("model"))}
