@@ -1,7 +1,17 @@
-"""Who builds a batch, and where?
+"""Who builds a batch, and where? The way of a chunk::
 
-``recipe`` is what is run: read → transform → collate, into a slot (``slots``) whose ``layout``
-says where each leaf is. ``inline`` runs it in this process; ``pool`` in worker processes:
-``dispatch`` says which builds what, ``crew`` starts them through a ``zygote``, ``handle`` is one of
-them as seen from here, and ``worker`` is its own loop.
+    recipe      what a worker must know: source, transforms, collate
+    builder     builds a batch by it: records → columns → layout, in a slot; clock, ambient, bad,
+                failures say what else there is to say of it
+    session     what every producer offers an iterator
+      inline      builds in this process          here: one batch, for a look
+      threads     builds in threads
+      pool        builds in worker processes      auto: which of them, measured
+
+    pool        one thread at a time moves things on, for all iterators
+    dispatch    which worker builds which chunk; ledger and jobs keep account, allot gives slots
+    supervise   who is late, and how many may die (deaths)
+    crew        the processes, heard through one epoll; handle is one worker, launch the zygote
+    zygote      forks workers (boot starts it); worker is their loop; messages is what they say
+    slots       the shared memory, and leases on it; payload brings the recipe to the workers
 """
