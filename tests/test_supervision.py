@@ -220,21 +220,28 @@ def test_what_cannot_work_is_refused(options, error, message):
         feeder.DataLoader(rows(8), 4, **options)
 
 
-def test_auto_builds_cheap_batches_here_and_dear_ones_in_workers():
+@pytest.mark.parametrize(("price_s", "inline"), [(1e-5, True), (1e-2, False)])
+def test_auto_builds_cheap_batches_here_and_dear_ones_in_workers(price_s, inline, monkeypatch):
+    monkeypatch.setattr("feeder.produce.here.seconds", lambda recipe, chunk: price_s)
+
+    def with_pid(record):
+        return {**record, "pid": np.int64(os.getpid())}
+
+    with feeder.DataLoader(rows(80), 4, transforms=[with_pid], num_workers="auto") as loader:
+        pids = {pid for batch in loader for pid in batch["pid"].tolist()}
+    assert (pids == {os.getpid()}) == inline
+    assert (os.getpid() in pids) == inline
+
+
+def test_auto_measures_a_dear_batch():
     def dear(record):
         end = time.perf_counter() + 0.001
         while time.perf_counter() < end:
             pass
         return {**record, "pid": np.int64(os.getpid())}
 
-    def cheap(record):
-        return {**record, "pid": np.int64(os.getpid())}
-
-    for transform, inline in ((cheap, True), (dear, False)):
-        with feeder.DataLoader(rows(80), 4, transforms=[transform], num_workers="auto") as loader:
-            pids = {pid for batch in loader for pid in batch["pid"].tolist()}
-            assert (pids == {os.getpid()}) == inline
-            assert (os.getpid() in pids) == inline
+    with feeder.DataLoader(rows(80), 4, transforms=[dear], num_workers="auto") as loader:
+        assert os.getpid() not in {pid for batch in loader for pid in batch["pid"].tolist()}
 
 
 def test_auto_changes_nothing_and_leaves_errors_in_their_place():

@@ -1,4 +1,6 @@
-"""Who builds a batch, and where? The way of a chunk::
+"""Who builds a batch, and where?
+
+The rooms, from what is asked for down to the processes::
 
     recipe      what a worker must know: source, transforms, collate
     builder     builds a batch by it: records → columns → layout, in a slot; clock, ambient, bad,
