@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from feeder.collect.collector import Collector
-from feeder.errors import ClosedError
+from feeder.errors import ClosedError, StateError
 from feeder.monitor import BadRecords, Stats
 from feeder.plan import state
 from feeder.plan.batches import BatchPlan, Planner
@@ -119,9 +119,11 @@ class BatchIterator(Iterator[Any]):
                 if ready.error is not None:
                     raise ready.error
                 if ready.bad:
-                    self._bad.add(ready.bad)
+                    self._bad.check(ready.bad)
                 self._go_ahead()
                 self._cursor = ready.after
+                if ready.bad:
+                    self._bad.add(ready.bad)
                 self._delivered += 1
                 return ready.batch
         except BaseException:
@@ -153,9 +155,22 @@ class BatchIterator(Iterator[Any]):
         """
         self._check_open()
         restored = state.restore(saved, self._stages.identity, allow_new_batch_size)
-        self._planner, self._cursor = self._stages.planner.resumed(restored)
+        planner, cursor = self._stages.planner.resumed(restored)
+        if self._epoch is not None and restored.batch_size == self._stages.identity.batch_size:
+            self._check_epoch(cursor, self._epoch)
+        self._planner, self._cursor = planner, cursor
         self._bad = BadRecords(self._stages.max_bad_records)
         self._restart()
+
+    def _check_epoch(self, cursor: Cursor, epoch: int) -> None:
+        """Refuses a state of another epoch than the one that this iterator is of."""
+        first, stop = (self._stages.planner.epoch(number) for number in (epoch, epoch + 1))
+        late = stop is not None and cursor.step > stop.step
+        if late or (first is not None and cursor.step < first.step):
+            raise StateError(
+                f"`state` must be of epoch {epoch}, whose iterator this is, got one of step "
+                f"{cursor.step}; open the iterator of its epoch, or iter(loader)"
+            )
 
     def stats(self) -> Stats:
         """What was measured since the first ``next()``."""

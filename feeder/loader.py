@@ -77,7 +77,8 @@ class DataLoader:
             sooner. With ``collate`` or ``batch_transforms``, which see the whole batch, one.
         prefetch_batches: Local batches built ahead; None: two for each worker, more while they
             are small.
-        worker_init: Called once in each new worker, with its `WorkerInfo`.
+        worker_init: Called once in each new worker, with its `WorkerInfo`; not where batches are
+            built in this process.
         sharding: A `jax.sharding.Sharding` of the global batch, or a pytree prefix of them for its
             leaves: batches are pytrees of global `jax.Array`, already on their devices. None: NumPy
             arrays on the host.

@@ -98,6 +98,8 @@ class Ordering:
                     )
             elif not isinstance(self.sampler, WeightedSampler):
                 _check_sampler("sampler", self.sampler, "record indices")
+            if isinstance(self.sampler, WeightedSampler | InfiniteSampler):
+                Drawn(self.sampler, self.num_records, self.seed)  # as many weights as records?
         if (schedule := self.schedule) is not None:
             _check_some_batch(schedule, "records" if self.sampler is None else "indices")
 
@@ -280,7 +282,7 @@ def _repeatable(name: str, sampler: Any) -> Any:
     if items != again:
         raise ValueError(
             f"`{name}` must give the same items each time it is read from its beginning, got "
-            f"{_first_difference(items, again)}; seed it"
+            f"{_first_difference(items, again)}; seed it (PyTorch's take a seeded `generator=`)"
         )
     return own
 

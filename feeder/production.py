@@ -34,14 +34,12 @@ class Production:
     Attributes:
         num_workers: Workers; None: measured.
         worker_type: What they are.
-        chunks_per_batch: Workers that share a batch.
         prefetch_batches: Batches built ahead; None: a default.
         limits: What they may take.
     """
 
     num_workers: int | None
     worker_type: WorkerType
-    chunks_per_batch: int
     prefetch_batches: int | None
     limits: Limits
 
@@ -73,12 +71,12 @@ class Production:
         return cls(
             num_workers=None if num_workers == "auto" else num_workers,
             worker_type=worker_type,
-            chunks_per_batch=arguments.integer("chunks_per_batch", chunks_per_batch, 1),
             prefetch_batches=arguments.optional_integer("prefetch_batches", prefetch_batches, 1),
             limits=Limits(
                 max_bytes=max_bytes,
                 timeout_s=_seconds("timeout_s", timeout_s),
                 max_restarts=arguments.optional_integer("max_restarts", max_restarts, 0),
+                chunks_per_batch=arguments.integer("chunks_per_batch", chunks_per_batch, 1),
             ),
         )
 
@@ -103,9 +101,7 @@ class Production:
         if self.worker_type == "thread" or not _has_processes():
             return Threads(recipe, num_workers, self.limits, self.prefetch_batches)
         try:
-            return Pool(
-                recipe, num_workers, self.limits, self.prefetch_batches, self.chunks_per_batch
-            )
+            return Pool(recipe, num_workers, self.limits, self.prefetch_batches)
         except OSError as error:
             if (explained := start_error(error)) is not None:
                 raise explained from error

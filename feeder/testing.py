@@ -105,7 +105,10 @@ def assert_reproducible(
     first = num_workers[0]
     expected = run(first)
     for workers in num_workers:
-        with _explained(f"num_workers={workers} differs from num_workers={first}"):
+        what = f"num_workers={workers} differs from num_workers={first}"
+        if workers == first:
+            what = f"two runs with num_workers={first} differ: something in them is not seeded"
+        with _explained(what):
             assert_same_batches(expected, run(workers))
     with _explained("a run resumed half-way differs from an undisturbed one"):
         assert_same_batches(expected, _interrupted(make_loader, num_workers, len(expected)))
@@ -142,6 +145,11 @@ class _explained:  # noqa: N801 - reads as the statement it is
 
 
 def _first(batches: Iterable[Any], steps: int | None) -> Iterator[Any]:
+    if steps is None and isinstance(batches, DataLoader):
+        try:
+            len(batches)
+        except TypeError as error:
+            raise ValueError(f"`steps` must say how many batches, got None: {error}") from None
     return itertools.islice(iter(batches), steps)
 
 

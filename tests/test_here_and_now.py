@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import feeder
+import feeder.testing
 
 from .support import as_bytes, digest, noisy, rows
 
@@ -130,3 +131,48 @@ def test_the_element_spec_is_that_of_a_delivered_batch_and_reads_one_record(make
             assert found.sharding == leaf.sharding
         else:
             assert isinstance(found, feeder.ArraySpec)
+
+
+def test_a_state_of_another_epoch_is_refused_by_an_epoch_s_iterator():
+    loader = feeder.DataLoader(rows(20), 4, num_epochs=3, shuffle=True)
+    states = [loader.epoch(epoch).get_state() for epoch in range(3)]
+    batches = loader.epoch(1)
+    next(batches)
+    within = batches.get_state()
+    for epoch, state in ((0, within), (2, within), (1, states[0])):
+        with pytest.raises(feeder.StateError, match=rf"^`state` must be of epoch {epoch}, whose"):
+            loader.epoch(epoch).set_state(state)
+    again = loader.epoch(1)
+    again.set_state(within)
+    assert len(list(again)) == 4
+
+
+def test_a_state_beyond_the_end_is_refused():
+    batches = iter(feeder.DataLoader(rows(20), 4, num_epochs=5))
+    for _ in range(12):
+        next(batches)
+    message = (
+        "`state` must be of a place in the 2 epochs of this run, got one in epoch 2; raise "
+        "`num_epochs`"
+    )
+    with pytest.raises(feeder.StateError, match=f"^{re.escape(message)}$"):
+        iter(feeder.DataLoader(rows(20), 4, num_epochs=2)).set_state(batches.get_state())
+
+
+def test_the_spec_builds_no_more_than_a_record():
+    calls = []
+
+    def counted(record):
+        calls.append(1)
+        return record
+
+    loader = feeder.DataLoader(rows(1000), 500, transforms=[counted], last_batch="pad")
+    assert loader.element_spec["image"].shape == (500, 3, 4)
+    assert loader.element_spec["mask"].shape == (500,)
+    assert len(calls) == 1
+
+
+def test_a_digest_of_an_endless_loader_asks_for_a_number_of_steps():
+    loader = feeder.DataLoader(rows(20), 4, num_epochs=None)
+    with pytest.raises(ValueError, match=r"^`steps` must say how many batches, got None: len"):
+        feeder.testing.digest(loader)

@@ -31,8 +31,8 @@ class BadRecords:
         self.last: deque[BadRecord] = deque(maxlen=KEPT)
         self._limit = limit
 
-    def add(self, bad: Sequence[BadRecord]) -> None:
-        """Takes note of those of the batch that is delivered next.
+    def check(self, bad: Sequence[BadRecord]) -> None:
+        """Sees whether those of the batch that comes next are too many.
 
         Raises:
             BadRecordsError: They are too many.
@@ -47,6 +47,9 @@ class BadRecords:
                 indices=[record.index for record in bad],
                 limit=self._limit,
             )
+
+    def add(self, bad: Sequence[BadRecord]) -> None:
+        """Takes note of those of a batch that is delivered."""
         self.count += len(bad)
         self.last.extend(bad)
         for record in bad:

@@ -216,6 +216,12 @@ class PositionPlanner:
                 f"`state` must have the position of its step, {expected.position} of step "
                 f"{expected.step}, got {saved.cursor.position}: it is damaged"
             )
+        end = None if schedule.num_epochs is None else schedule.num_epochs * schedule.num_records
+        if end is not None and saved.cursor.position > end:
+            raise StateError(
+                f"`state` must be of a place in the {schedule.num_epochs} epochs of this run, got "
+                f"one in epoch {saved.cursor.position // schedule.num_records}; raise `num_epochs`"
+            )
         if saved.batch_size == self.schedule.batch_size:
             return replace(self, schedule=schedule), saved.cursor
         schedule = schedule.resized(self.schedule.batch_size, saved.cursor)

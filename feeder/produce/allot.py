@@ -37,7 +37,7 @@ class Allotter:
             MemoryLimitError: There is none, and nothing that will be used and make room.
         """
         try:
-            self._fit(job, max(self._slab.slot_bytes, chunk_bytes(job.chunk)))
+            self._fit(job, max(self._slab.slot_bytes, chunk_bytes(job.chunk), job.num_bytes))
         except MemoryLimitError:
             if self._is_stuck(job):
                 raise
@@ -68,10 +68,11 @@ class Allotter:
         if job.slot is not None and job.slot.capacity < num_bytes:
             self.give_back(job)
         if job.slot is None and num_bytes:
-            first = self._first(job)
             # What is built ahead leaves a slot to the batch that the user waits for, and one more:
             # the user still has the batch before it.
-            spare = 0 if first is job else 1 if first.slot is not None else 2
+            inbox = job.wanted_by()
+            awaited = inbox is not None and inbox.awaited and not inbox.arrived
+            spare = 0 if awaited and self._first(job) is job else 2
             job.slot = self._slab.allocate(num_bytes, spare)
 
     def _is_stuck(self, job: Job) -> bool:

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from feeder.errors import ClosedError
 from feeder.plan.batches import BatchPlan
 from feeder.produce import here
 from feeder.produce.cpus import available_cpus
@@ -72,13 +73,21 @@ class Auto:
 
     def close(self) -> None:
         """Ends all processes and gives all memory back. Idempotent."""
-        if self._chosen is not None:
-            self._chosen.close()
+        self._closed = True  # at once: a measurement may take its time
+        with self._lock:
+            if self._chosen is not None:
+                self._chosen.close()
 
     def _choose(self) -> Producer:
         with self._lock:
+            if self._closed:
+                raise ClosedError
             if self._chosen is None:
-                self._chosen = self._make(self._num_workers())
+                chosen = self._make(self._num_workers())
+                if self._closed:
+                    chosen.close()
+                    raise ClosedError
+                self._chosen = chosen
             return self._chosen
 
     def _num_workers(self) -> int:
@@ -86,6 +95,8 @@ class Auto:
         rows = len(chunk.indices)
         sampled = here.alone(chunk.rows(0, min(rows, _SAMPLED_ROWS)))
         seconds = here.seconds(self._recipe, sampled) * rows / max(1, len(sampled.indices))
-        chosen = 0 if seconds < HANDOVER_S else min(available_cpus(), MOST_WORKERS)
-        _log.info('`num_workers="auto"`: a batch takes %.2g s, so %s workers', seconds, chosen)
+        # What `worker_init` prepares is there in workers alone.
+        here_too = seconds < HANDOVER_S and self._recipe.worker_init is None
+        chosen = 0 if here_too else min(available_cpus(), MOST_WORKERS)
+        _log.info('`num_workers="auto"`: a batch takes %.2g s: %s workers', seconds, chosen)
         return chosen

@@ -39,6 +39,10 @@ class Reserve(Protocol):
         ...
 
 
+class GivenUpError(BaseException):
+    """There is no slot for this batch, or nobody wants it; no error of user code."""
+
+
 class NotInPiecesError(Exception):
     """This chunk cannot be built by itself: the batch is to be built in one piece."""
 
@@ -115,7 +119,9 @@ class Builder:
                 else:
                     return self._copy(batch, chunk, reserve, clock)
             return self._stack(chunk, reserve, clock)
-        except (Exception, SystemExit) as error:
+        except (KeyboardInterrupt, GivenUpError):
+            raise
+        except BaseException as error:  # user code's: CancelledError, SystemExit and their like
             return Failure.of(error, clock.stage, clock.row)
 
     def _gather(self, source: ArraySource, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
@@ -172,11 +178,20 @@ class Builder:
             self._key(chunk)
             records = [record for _, record in rows]
             batch = self._collate(records) if self._collate else _stacked(records, chunk)
+            if batch is None:
+                raise TypeError(
+                    "`collate` must return the batch, got None; does it end without a return?"
+                )
         if self._collate is None:
             self._key(chunk)
-        for transform in self._batch_transforms:
+        for place, transform in enumerate(self._batch_transforms):
             clock.enter("batch_transform")
             batch = transform(batch)
+            if batch is None:
+                raise TypeError(
+                    f"`batch_transforms[{place}]` must return the new batch, got None; "
+                    "does it end without a return?"
+                )
         return self._copy(batch, chunk, reserve, clock, bad)
 
     def _copy(

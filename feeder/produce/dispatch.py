@@ -93,6 +93,13 @@ class Dispatcher:
         """Drops the tasks that nobody waits for and no worker has begun."""
         if self._starting_over:
             return  # interrupted: the next step ends it, and sends only what is wanted
+        try:
+            self._drop_unwanted()
+        except BaseException:  # Ctrl-C: what was taken back is nobody's
+            self._start_over()
+            raise
+
+    def _drop_unwanted(self) -> None:
         for worker in self._crew.workers.values():
             kept = []
             while (taken := worker.take_back()) is not None:
@@ -121,8 +128,8 @@ class Dispatcher:
     def _send_jobs(self) -> None:
         """Gives every task to the worker with the fewest; then work to the workers without."""
         while self.submitted:
-            job = self.submitted.popleft()
-            self._ledger.add(job)
+            self._ledger.add(self.submitted[0])  # first: Ctrl-C in between must lose no job
+            self.submitted.popleft()
         alive = [worker for worker in self._crew.workers.values() if worker.pid is not None]
         if not alive:
             return
@@ -153,6 +160,7 @@ class Dispatcher:
             self._chunks_per_batch == 1
             or job.in_one_piece
             or task.chunk.is_part
+            or task.deaths
             or not self._ledger.allotter.knows_size
         ):
             return task
@@ -204,7 +212,7 @@ class Dispatcher:
         elif kind == Kind.FAILED:
             task = self._answered(worker, message[1])
             if task.chunk.is_part:
-                task.job.spoiled = True
+                task.job.spoiled = task.job.in_one_piece = True
             else:
                 self._ledger.deliver(task.job, Failure.unpacked(message[2]))
             self._ledger.end(task)
@@ -218,20 +226,23 @@ class Dispatcher:
         """Grants the worker a slot that holds its batch, or tells it to give the batch up."""
         task = worker.tasks[0]
         assert task.ticket == ticket
-        job, offset = task.job, None
-        job.spoiled |= task.chunk.is_part  # a larger slot is for one writer
+        job, slot = task.job, None
+        if task.chunk.is_part:  # others may be writing to the slot: all is built again
+            job.spoiled = True
+            job.in_one_piece |= job.num_bytes >= num_bytes  # it was larger, and does not help
+            job.num_bytes = max(job.num_bytes, num_bytes)
         try:
             if job.wanted_by() is not None and not job.spoiled:
                 if self._ledger.allotter.grow(job, num_bytes):
-                    assert job.slot is not None
-                    offset = job.slot.offset
+                    slot = job.slot
                 else:
                     self._ledger.put_back([worker.tasks.popleft()])
         except MemoryLimitError as error:
             self._ledger.fail(job, error)
-        if offset is None and task in worker.tasks:
+        if slot is None and task in worker.tasks:
             self._ledger.end(worker.tasks.popleft())
-        self._crew.grant(worker, encode(int(Kind.GRANT), offset))
+        place = (None, 0) if slot is None else (slot.offset, slot.capacity)
+        self._crew.grant(worker, encode(int(Kind.GRANT), *place))
 
     def _on_death(self, worker: WorkerHandle, code: int | None) -> None:
         """Puts the dead worker's tasks back, first in line; the crew replaces it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -42,7 +43,8 @@ def build_alone(recipe: Recipe, chunk: Chunk) -> Any:
 def build_sample(recipe: Recipe, chunk: Chunk) -> Any:
     """A batch with the shapes and dtypes of the one that ``chunk`` asks for; reads one record.
 
-    More than one where the first are bad, and bad records are left out or replaced.
+    Where nothing sees the whole batch, one record is all that is built. More than one is read
+    where the first are bad, and bad records are left out or replaced.
 
     Raises:
         Exception: Whatever the recipe raises, as an iterator would.
@@ -50,8 +52,15 @@ def build_sample(recipe: Recipe, chunk: Chunk) -> Any:
     strict = replace(recipe, on_bad_record="raise")
     for row, index in enumerate(chunk.indices.tolist()):
         same = replace(chunk, indices=np.full_like(chunk.indices, index), spares=None)
+        one = replace(strict, source=_OneRecord(recipe.source, index))
         try:
-            return build_alone(replace(strict, source=_OneRecord(recipe.source, index)), same)
+            if recipe.collate or recipe.batch_transforms:
+                return build_alone(one, same)
+            rows = len(chunk.indices)
+            return optree.tree_map(
+                lambda leaf, rows=rows: np.broadcast_to(leaf, (rows, *leaf.shape[1:])),
+                build_alone(one, alone(same.rows(0, 1))),
+            )
         except Exception as error:
             last = row == len(chunk.indices) - 1
             cause = error if isinstance(error, RecordError) else error.__cause__
@@ -66,7 +75,7 @@ _SAMPLES = 5
 
 
 def seconds(recipe: Recipe, chunk: Chunk) -> float:
-    """What building a batch takes, once all is imported and warm; errors take their time too.
+    """What building a batch takes, once all is imported and warm; infinity where it fails.
 
     The least of a few, as far as they take next to nothing.
     """
@@ -81,7 +90,8 @@ def seconds(recipe: Recipe, chunk: Chunk) -> float:
     builder = Builder(recipe)
     found: list[float] = []
     with preserved():
-        builder.build(chunk, reserve)
+        if isinstance(builder.build(chunk, reserve), Failure):
+            return math.inf
         while len(found) < _SAMPLES and sum(found) < _SAMPLING_S:
             began = time.perf_counter()
             builder.build(chunk, reserve)

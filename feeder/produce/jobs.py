@@ -2,8 +2,8 @@
 
 A job is one batch; its tasks are the chunks that workers build of it, most often one. Several
 chunks lie in one slot, each at its rows, which takes that all of them find the same layout. Where
-they do not, or one of them fails, or needs a larger slot, the batch is built again in one piece:
-so the number of chunks never changes a batch, nor an error.
+they do not, or one of them fails, the batch is built again in one piece (where one needs a larger
+slot, in chunks again): so the number of chunks never changes a batch, nor an error.
 
 Guarantees:
     * A job's slot is not given back before every worker that may write to it has answered, or is
@@ -68,7 +68,8 @@ class Job:
         chunk: All its rows.
         inbox: Of the session that asked; dead once it is gone.
         in_one_piece: Whether it must be one task.
-        spoiled: Whether its chunks do not make a batch: it is to be built again in one piece.
+        spoiled: Whether its chunks do not make a batch: it is to be built again.
+        num_bytes: What a slot for it must hold, as far as is known.
         over: Whether it was delivered, while some worker may still be at it.
         slot: Where it is built; the job's own until it is leased to the batch.
         tasks: Those not answered.
@@ -80,6 +81,7 @@ class Job:
     inbox: weakref.ref[Inbox]
     in_one_piece: bool = False
     spoiled: bool = False
+    num_bytes: int = 0
     over: bool = False
     slot: Slot | None = None
     tasks: list[Task] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from feeder.produce import boot
 from feeder.produce.messages import MAX_PACKET, Kind, decode, encode
+from feeder.produce.room import start_error
 
 CLOSE_TIMEOUT_S = 2.0
 """A zygote that has not ended by then is killed; it takes its workers with it."""
@@ -108,6 +110,9 @@ class ZygoteProcess:
         if not packet:
             raise EOFError
         kind, serial, value = decode(packet)
+        if kind == Kind.SPAWNED and not fds:
+            full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise start_error(full) or full
         return Spawned(serial, value, fds[0]) if kind == Kind.SPAWNED else Exited(serial, value)
 
     def close(self) -> int:

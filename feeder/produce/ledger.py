@@ -42,9 +42,10 @@ class Ledger:
         self.allotter = Allotter(slab, self._jobs)
 
     def add(self, job: Job) -> None:
-        """Takes a job, whose task comes last."""
-        self._jobs[job.ticket] = job
-        self.unsent.append(self._begin(job))
+        """Takes a job, whose task comes last; once, however often it is called."""
+        if job.ticket not in self._jobs:
+            self._jobs[job.ticket] = job
+            self.unsent.append(self._begin(job))
 
     def start_over(self) -> None:
         """All workers are gone: what was not delivered is to be sent again."""
@@ -81,7 +82,7 @@ class Ledger:
             self.allotter.give_back(job)
             self._jobs.pop(job.ticket, None)
         elif (built := job.whole()) is None:
-            job.in_one_piece = True
+            job.in_one_piece |= not job.spoiled or job.num_bytes == 0
             self.put_back([self._begin(job)])
         else:
             assert job.slot is not None

@@ -20,6 +20,7 @@ import itertools
 import os
 import threading
 import weakref
+from dataclasses import replace
 
 from feeder.errors import ClosedError
 from feeder.plan.batches import Chunk
@@ -45,7 +46,6 @@ class Pool:
         limits: What they may take.
         prefetch_batches: Batches that one session should have under way; None: two for each
             worker, and up to 16 while their slots take less than `SMALL_BYTES`.
-        chunks_per_batch: Tasks that one batch is cut into.
 
     Raises:
         TypeError: The recipe cannot be pickled.
@@ -57,21 +57,24 @@ class Pool:
         num_workers: int,
         limits: Limits,
         prefetch_batches: int | None,
-        chunks_per_batch: int = 1,
     ) -> None:
         self._num_workers = num_workers
         self._prefetch_batches = prefetch_batches
         self._slab = Slab(limits.max_bytes)
         try:
             self._recipe_fd, own_bytes = payload.pack(recipe)
+            try:
+                room.check(num_workers, own_bytes, limits.max_bytes)
+            except BaseException:  # a warning that is an error
+                os.close(self._recipe_fd)
+                raise
         except BaseException:
             self._slab.close()
             raise
-        room.check(num_workers, own_bytes, limits.max_bytes)
         self._crew = Crew(num_workers, self._slab.fd, self._recipe_fd)
-        self._supervisor = Supervisor(limits)
         # A `collate`, or a batch transform, sees the whole batch.
-        chunks = 1 if recipe.collate or recipe.batch_transforms else chunks_per_batch
+        chunks = 1 if recipe.collate or recipe.batch_transforms else limits.chunks_per_batch
+        self._supervisor = Supervisor(replace(limits, chunks_per_batch=chunks))
         self._dispatcher = Dispatcher(self._crew, self._slab, self._supervisor, chunks)
         self._tickets = itertools.count()
         self._pid = os.getpid()
@@ -112,7 +115,12 @@ class Pool:
                 self._end_turn()
 
     def session(self) -> PoolSession:
-        """Opens a session."""
+        """Opens a session.
+
+        Raises:
+            ClosedError: The pool belongs to the process that forked this one.
+        """
+        self._check_own()
         return PoolSession(self)
 
     def submit(self, inbox: Inbox, chunk: Chunk) -> None:
@@ -133,6 +141,7 @@ class Pool:
         Raises:
             ClosedError: The pool, or the inbox, was closed.
         """
+        self._check_own()
         inbox.awaited = True
         try:
             if self._await_turn(inbox):
@@ -227,6 +236,10 @@ class Pool:
         if os.getpid() != self._pid:
             raise ClosedError(FORKED)
         self._dispatcher.step(timeout_s)
+
+    def _check_own(self) -> None:
+        if os.getpid() != self._pid:
+            raise ClosedError(FORKED)
 
     def _check_open(self, inbox: Inbox) -> None:
         if self._closed:

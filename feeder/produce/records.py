@@ -89,6 +89,7 @@ class Records:
                 if self._raises:
                     raise
                 read = self._read_one  # one of them is bad: each is found out by itself
+        left_out = 0
         for row, (index, position) in enumerate(
             zip(indices, chunk.positions.tolist(), strict=True)
         ):
@@ -102,9 +103,11 @@ class Records:
                 if found is None and chunk.spares is not None:
                     raise
                 text = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
-                bad.append(BadRecord(chunk.step, position, index, text, replaced_by))
+                if chunk.mask is None or chunk.mask[row]:  # padding repeats a record
+                    bad.append(BadRecord(chunk.step, position, index, text, replaced_by))
                 if found is None:
-                    if row == len(indices) - 1 and len(bad) == len(indices):
+                    left_out += 1
+                    if left_out == len(indices):
                         raise  # nothing is left of the chunk
                     continue
                 record = found[1]

@@ -106,13 +106,12 @@ class Slab:
             raise ClosedError
         if not self._own:
             raise ClosedError(FORKED)
-        if max(num_bytes, 1) > self.slot_bytes:
-            self.slot_bytes = _size_class(max(num_bytes, 1))
-        size = self.slot_bytes
+        size = max(self.slot_bytes, _size_class(max(num_bytes, 1)))
         room = (self._max_bytes - self._held_bytes) // size
         while len(self._free) + room > spare and self._free:
             slot = self._free.pop()
             if slot.capacity == size:
+                self.slot_bytes = size
                 return slot
             self._discard(slot)
             room = (self._max_bytes - self._held_bytes) // size
@@ -130,6 +129,7 @@ class Slab:
             start = -(-start // HUGE_PAGE) * HUGE_PAGE
         self._back(start, size)
         self._end = start + size
+        self.slot_bytes = size  # not before: one batch that fits nowhere is no measure
         self._held_bytes += size
         return Slot(start, size)
 

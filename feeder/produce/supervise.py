@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from feeder.errors import WorkerDiedError
+from feeder.errors import WorkerDiedError, WorkerTimeoutError
 from feeder.produce import deaths
 from feeder.produce.deaths import Deaths
 from feeder.produce.handle import WorkerHandle
@@ -34,11 +34,14 @@ class Limits:
         max_bytes: Bytes of slots at one time.
         timeout_s: Seconds for one chunk; None: no limit.
         max_restarts: Deaths of workers outlived in one run; None: as many as it takes.
+        chunks_per_batch: Chunks that a batch is cut into; one in one piece may take so many times
+            as long.
     """
 
     max_bytes: int
     timeout_s: float | None = None
     max_restarts: int | None = None
+    chunks_per_batch: int = 1
 
 
 class Supervisor:
@@ -84,6 +87,8 @@ class Supervisor:
     def _deadline(self, worker: WorkerHandle) -> float:
         assert self._limits.timeout_s is not None
         limit = self._limits.timeout_s
+        if not worker.tasks[0].chunk.is_part:
+            limit *= self._limits.chunks_per_batch
         return worker.since + (limit if worker.ready else max(limit, START_TIMEOUT_S))
 
     def work_goes_on(self) -> None:
@@ -119,6 +124,16 @@ class Supervisor:
                 self._limits.timeout_s,
                 self._oom_kills(),
                 others=self.num_restarts - task.restarts_before - len(task.deaths),
+            )
+        if worker.timed_out and not worker.ready:
+            limit = max(self._limits.timeout_s or 0.0, START_TIMEOUT_S)
+            return WorkerTimeoutError(
+                f"a worker process took longer than {limit:g} s to load the source and the "
+                "transforms, with `worker_init`, and was killed; raise `timeout_s` if it needs "
+                "more time",
+                timeout_s=limit,
+                step=None,
+                exit_codes=[code],
             )
         if not worker.proven:
             return self._deaths.at_start(code, self._oom_kills())

@@ -23,7 +23,7 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 
-from feeder.errors import ClosedError, MemoryLimitError, WorkerTimeoutError
+from feeder.errors import ClosedError, MemoryLimitError, WorkerStartError, WorkerTimeoutError
 from feeder.plan.batches import Chunk
 from feeder.produce.builder import Builder
 from feeder.produce.failures import START, Failure
@@ -32,17 +32,31 @@ from feeder.produce.jobs import Inbox
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import Outcome
 from feeder.produce.slots import FORKED, Slab
-from feeder.produce.supervise import Limits
+from feeder.produce.supervise import START_TIMEOUT_S, Limits
 
 CLOSE_TIMEOUT_S = 2.0
 """Longest wait for threads that are at a batch when all is closed."""
 
 
 @dataclass(slots=True, eq=False)
+class _Worker:
+    """A thread.
+
+    Attributes:
+        thread: It.
+        since: When it began what it is at: seconds of a monotonic clock; None: it is idle.
+        job: What it is at; None: it is idle, or starting.
+    """
+
+    thread: threading.Thread
+    since: float | None
+    job: _Job | None = None
+
+
+@dataclass(slots=True, eq=False)
 class _Job:
     chunk: Chunk
     inbox: weakref.ref[Inbox]
-    began: float | None = None
     over: bool = False
 
     def wanted_by(self) -> Inbox | None:
@@ -77,7 +91,7 @@ class Threads:
         self._jobs: deque[_Job] = deque()  # not begun, in order
         self._parked: list[_Job] = []  # for memory
         self._under_way: list[_Job] = []  # asked for and not delivered, in order
-        self._threads: dict[int, threading.Thread] = {}  # by worker id
+        self._workers: dict[int, _Worker] = {}  # by worker id
         self._closed = False
 
     def start(self) -> None:
@@ -89,13 +103,12 @@ class Threads:
 
     def submit(self, inbox: Inbox, chunk: Chunk) -> None:
         """Takes a job for the owner of ``inbox``."""
+        self.check_open()
         job = _Job(chunk, weakref.ref(inbox))
         with self._changed:
-            if self._closed:
-                return
+            self._start_missing()
             self._under_way.append(job)
             self._jobs.append(job)
-            self._start_missing()
             self._changed.notify()
 
     def wait(self, inbox: Inbox) -> None:
@@ -117,8 +130,8 @@ class Threads:
                         raise ClosedError
                     if inbox.closed:
                         raise ClosedError("the iterator was closed while it waited")
-                    self._changed.wait(self._patience_s(inbox))
-                    self._give_up_late(inbox)
+                    self._changed.wait(self._patience_s())
+                    self._replace_late()
             finally:
                 inbox.awaited = False
 
@@ -147,7 +160,7 @@ class Threads:
             return
         with self._changed:
             self._closed = True
-            threads = list(self._threads.values())
+            threads = [worker.thread for worker in self._workers.values()]
             self._changed.notify_all()
         until = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in threads:
@@ -157,15 +170,21 @@ class Threads:
 
     def _start_missing(self) -> None:
         for worker_id in range(self._num_workers):
-            if worker_id not in self._threads:
+            if worker_id not in self._workers:
                 thread = threading.Thread(
                     target=self._work,
                     args=(worker_id,),
                     name=f"feeder-worker-{worker_id}",
                     daemon=True,  # one that hangs in user code must not keep the program
                 )
-                self._threads[worker_id] = thread
-                thread.start()
+                self._workers[worker_id] = _Worker(thread, time.monotonic())
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    del self._workers[worker_id]
+                    raise WorkerStartError(
+                        f"worker threads could not be started: {error}; lower `num_workers`"
+                    ) from error
 
     def _work(self, worker_id: int) -> None:
         """The life of a thread."""
@@ -184,33 +203,41 @@ class Threads:
                     self._jobs.appendleft(job)  # meanwhile it has become the one waited for
                 else:
                     self._parked.append(job)
+                if (worker := self._me(worker_id)) is not None:
+                    worker.since = worker.job = None
                 self._changed.notify_all()
 
     def _next(self, worker_id: int) -> _Job | None:
         """The next job; None where this thread is to end."""
         with self._changed:
             while True:
-                if self._closed or self._threads.get(worker_id) is not threading.current_thread():
+                worker = self._me(worker_id)
+                if self._closed or worker is None:
                     return None
+                worker.since = None
                 while self._jobs:
                     job = self._jobs.popleft()
                     if job.wanted_by():
-                        job.began = time.monotonic()
+                        worker.since, worker.job = time.monotonic(), job
                         return job
+                    self._forget(job)
                 self._changed.wait()
+
+    def _me(self, worker_id: int) -> _Worker | None:
+        """The calling thread as a worker; None where another has taken its place."""
+        worker = self._workers.get(worker_id)
+        return worker if worker and worker.thread is threading.current_thread() else None
 
     def _build(self, builder: Builder, job: _Job) -> Outcome | None:
         """Builds a batch; None where it must wait for memory."""
         with self._changed:
-            first = self._is_first(job)  # others leave a slot to it, and one to the user
-            awaited = first and self._is_awaited(job)
+            awaited = self._is_awaited(job)  # others leave a slot to it, and one to the user
         try:
-            outcome = build_here(builder, job.chunk, self._slab, spare=0 if first else 2)
+            outcome = build_here(builder, job.chunk, self._slab, spare=0 if awaited else 2)
         except BaseException as error:  # of a kind that user code should not raise
             return Failure.of(error, "build", None)
         if isinstance(outcome, Failure) and isinstance(outcome.exception, MemoryLimitError):
             with self._changed:
-                job.began = None
                 if job.wanted_by() and not awaited:
                     return None
         return outcome
@@ -228,52 +255,78 @@ class Threads:
         if (inbox := job.wanted_by()) is not None:
             inbox.arrived.append((job.chunk.step, outcome))
         job.over = True
+        self._forget(job)
+
+    def _forget(self, job: _Job) -> None:
         if job in self._under_way:
             self._under_way.remove(job)
 
     def _give_up(self, worker_id: int, failure: Failure) -> None:
         """A thread could not start: what nobody has begun fails."""
         with self._changed:
-            del self._threads[worker_id]
-            while self._jobs:
-                self._deliver(self._jobs.popleft(), failure)
+            if self._me(worker_id) is None:
+                return  # too late: another has its place
+            del self._workers[worker_id]
+            self._fail_all(failure)
             self._changed.notify_all()
 
-    def _late(self, inbox: Inbox) -> list[tuple[float, _Job]]:
-        """When the jobs of a session that threads are at will be late."""
-        if self._timeout_s is None:
+    def _fail_all(self, failure: Failure) -> None:
+        """Fails what nobody has begun."""
+        while self._jobs:
+            self._deliver(self._jobs.popleft(), failure)
+
+    def _deadlines(self) -> list[tuple[float, int]]:
+        """When each thread that is at something will be late, and its worker id."""
+        limit = self._timeout_s
+        if limit is None:
             return []
         return [
-            (job.began + self._timeout_s, job)
-            for job in self._under_way
-            if job.began is not None and job.wanted_by() is inbox
+            (worker.since + (limit if worker.job else max(limit, START_TIMEOUT_S)), worker_id)
+            for worker_id, worker in self._workers.items()
+            if worker.since is not None
         ]
 
-    def _patience_s(self, inbox: Inbox) -> float | None:
-        deadlines = [deadline for deadline, _ in self._late(inbox)]
+    def _patience_s(self) -> float | None:
+        deadlines = [deadline for deadline, _ in self._deadlines()]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else self._timeout_s
 
-    def _give_up_late(self, inbox: Inbox) -> None:
-        """Fails what takes too long; other threads take the places of those that are at it."""
-        assert self._timeout_s is not None or not self._late(inbox)
+    def _replace_late(self) -> None:
+        """Gives the places of threads that hang to others, and fails what they were at.
+
+        Whoever wants it, or nobody: a thread that hangs is no worker.
+        """
         now = time.monotonic()
-        for deadline, job in self._late(inbox):
+        for deadline, worker_id in self._deadlines():
             if now < deadline:
                 continue
-            indices = job.chunk.indices.tolist()
-            shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
-            error = WorkerTimeoutError(
-                f"step {job.chunk.step} took longer than `timeout_s` = {self._timeout_s:g} in a "
-                f"worker thread, which is left to itself; one of its records is at fault: {shown}; "
-                "raise `timeout_s` if it needs more time",
-                timeout_s=self._timeout_s or 0.0,
-                step=job.chunk.step,
-                indices=indices,
-            )
-            self._deliver(job, Failure.of(error, "build", None))
-            # The thread at it finds another in its place, and ends, if ever it comes back.
-            self._threads.clear()
+            worker = self._workers.pop(worker_id)
+            failure = Failure.of(self._late(worker.job), "build", None)
+            if worker.job is None:
+                self._fail_all(failure)
+            else:
+                self._deliver(worker.job, failure)
             self._start_missing()
+
+    def _late(self, job: _Job | None) -> WorkerTimeoutError:
+        limit = self._timeout_s or 0.0
+        if job is None:
+            limit = max(limit, START_TIMEOUT_S)
+            return WorkerTimeoutError(
+                f"a worker thread took longer than {limit:g} s for `worker_init`, and is left to "
+                "itself; raise `timeout_s` if it needs more time",
+                timeout_s=limit,
+                step=None,
+            )
+        indices = job.chunk.indices.tolist()
+        shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+        return WorkerTimeoutError(
+            f"step {job.chunk.step} took longer than `timeout_s` = {limit:g} in a worker thread, "
+            f"which is left to itself; one of its records is at fault: {shown}; raise `timeout_s` "
+            "if it needs more time",
+            timeout_s=limit,
+            step=job.chunk.step,
+            indices=indices,
+        )
 
 
 class ThreadSession:

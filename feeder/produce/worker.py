@@ -15,7 +15,7 @@ import sys
 from collections import deque
 
 from feeder.produce import homing, payload
-from feeder.produce.builder import Builder
+from feeder.produce.builder import Builder, GivenUpError
 from feeder.produce.built import Built
 from feeder.produce.failures import START, Failure
 from feeder.produce.layout import Buffer, Layout
@@ -24,10 +24,6 @@ from feeder.produce.slots import Slot, map_shared
 
 _LAYOUTS_NAMED = 1024
 """Layouts that a worker gives a number to, so as to send each only once."""
-
-
-class _GivenUpError(BaseException):
-    """The parent has no slot for this batch, or nobody wants it; no error of user code."""
 
 
 class Worker:
@@ -43,6 +39,7 @@ class Worker:
         self._sock = sock
         self._slab = slab
         self._builder = builder
+        self._slot = Slot(0, 0)  # of the batch at hand
         self._waiting: deque[Message] = deque()  # tasks that came while a GRANT was awaited
         self._layouts: dict[Layout, int] = {}
 
@@ -55,34 +52,35 @@ class Worker:
         while True:
             message = self._waiting.popleft() if self._waiting else self._receive()
             ticket, chunk, slot = decode_task(message, self._slab)
+            self._slot = slot
 
-            def reserve(
-                num_bytes: int, ticket: int = ticket, slot: Slot = slot
-            ) -> tuple[Buffer, int]:
-                return self._slab, self._grant(num_bytes, ticket, slot)
+            def reserve(num_bytes: int, ticket: int = ticket) -> tuple[Buffer, int]:
+                return self._slab, self._grant(num_bytes, ticket)
 
             try:
                 outcome = self._builder.build(chunk, reserve)
-            except _GivenUpError:
+            except GivenUpError:
                 continue
             # What user code printed for a batch is out before the batch is.
-            sys.stdout.flush()
+            with contextlib.suppress(Exception):  # it may have closed or replaced it
+                sys.stdout.flush()
             if isinstance(outcome, Built):
                 self._deliver(ticket, outcome)
             else:
                 self._send(Kind.FAILED, ticket, outcome.packed())
 
-    def _grant(self, num_bytes: int, ticket: int, slot: Slot) -> int:
+    def _grant(self, num_bytes: int, ticket: int) -> int:
         """Offset of a slot for the batch: its own, or a larger one that the parent grants."""
-        if slot.capacity >= max(num_bytes, 1):
-            return slot.offset
+        if self._slot.capacity >= max(num_bytes, 1):
+            return self._slot.offset
         self._send(Kind.NEED, ticket, num_bytes)
         while (message := self._receive())[0] != Kind.GRANT:
             self._waiting.append(message)
-        offset: int | None = message[1]
+        _, offset, capacity = message
         if offset is None:
-            raise _GivenUpError
-        return offset
+            raise GivenUpError
+        self._slot = Slot(offset, capacity)  # the one before is no longer this batch's
+        return self._slot.offset
 
     def _deliver(self, ticket: int, built: Built) -> None:
         try:
