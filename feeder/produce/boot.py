@@ -13,6 +13,7 @@ import importlib.util
 import json
 import sys
 import threading
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,8 @@ class _Package(ModuleType):
     _waking = threading.RLock()
 
     def __getattr__(self, name: str) -> Any:
+        if PathFinder.find_spec(f"feeder.{name}", self.__path__) is not None:
+            return importlib.import_module(f"feeder.{name}")  # a module, which needs no more
         if not name.startswith("__"):
             with self._waking:
                 if self._asleep:
