@@ -208,6 +208,34 @@ def copies(shape: tuple[int, ...], batch_size: int, num_records: int) -> dict[st
     }
 
 
+def placed_in_process() -> dict[str, Callable[[float], float]]:
+    """Without workers, onto the devices: beside what one would write by hand."""
+    import jax
+
+    images = np.random.default_rng(0).integers(0, 256, (60_000, 28, 28), dtype=np.uint8)
+    sharding = feeder.batch_sharding()
+
+    def by_hand() -> Iterator[Any]:
+        memory = np.empty(256 * 28 * 28 + 64, np.uint8)
+        start = -memory.ctypes.data % 64  # aligned, so that JAX takes it as it is
+        buffer = memory[start : start + 256 * 28 * 28].reshape(256, 28, 28)
+        generator = np.random.default_rng(0)
+        while True:
+            order = generator.permutation(len(images))
+            for first in range(0, len(images) - 255, 256):
+                np.take(images, order[first : first + 256], axis=0, out=buffer, mode="clip")
+                yield {"image": jax.device_put(buffer, sharding)}
+
+    def measure(seconds: float) -> float:
+        loader = feeder.DataLoader(
+            {"image": images}, 256, shuffle=True, num_epochs=None, sharding=sharding
+        )
+        with loader:
+            return rate(iter(loader), seconds)
+
+    return {"feeder": measure, "np.take, device_put": lambda seconds: rate(by_hand(), seconds)}
+
+
 def show_supervision(rounds: int) -> None:
     """The parent's share, the first batch, the memory of a worker, and a replacement."""
     source = {"x": np.zeros((60_000, 28, 28), np.uint8), "y": np.zeros(60_000, np.int32)}
@@ -251,6 +279,7 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     show_supervision(options.rounds)
+    compare("200 KB in process, on the devices", placed_in_process(), options)
     compare("gather of 200 KB", copies((28, 28), 256, 60_000), options)
     compare("gather of 19 MB", copies((224, 224, 3), 128, 2048), options)
     compare("50 us of Python per record, batch 32", records(Pure(), 32), options)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -52,3 +54,9 @@ def run(source: Any, batch_size: int, **options: Any) -> list[Any]:
     """All batches of a loader that is closed afterwards."""
     with feeder.DataLoader(source, batch_size, **options) as loader:
         return list(loader)
+
+
+def kill(pid: int, number: int) -> None:
+    """Sends a signal to a worker, which may have gone before."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import feeder
-from tests.support import digest, indices_of, rows
+from tests.support import digest, indices_of, kill, rows
 
 
 def stuck_at(bad, once=None):
@@ -64,7 +64,7 @@ def test_a_stopped_worker_is_stuck_too():
     with feeder.DataLoader(rows(400), 4, transforms=[dict], num_workers=2, timeout_s=0.5) as loader:
         batches = iter(loader)
         seen = [next(batches)]
-        os.kill(batches.stats().worker_pids[0], signal.SIGSTOP)
+        kill(batches.stats().worker_pids[0], signal.SIGSTOP)
         seen += batches
         assert batches.stats().restarts == 1
     assert digest(seen) == digest(feeder.DataLoader(rows(400), 4, transforms=[dict]))
@@ -103,7 +103,7 @@ def test_more_than_max_restarts_are_an_error_that_names_it(max_restarts):
             for batch in batches:
                 seen.append(batch)
                 if len(seen) % 20 == 0:
-                    os.kill(batches.stats().worker_pids[0], signal.SIGKILL)
+                    kill(batches.stats().worker_pids[0], signal.SIGKILL)
         assert f"more than `max_restarts` = {max_restarts} worker processes ended" in str(
             caught.value
         )
@@ -150,7 +150,7 @@ def test_a_replacement_has_the_number_of_the_worker_it_replaces():
         for step, batch in enumerate(batches):
             workers |= set(batch["worker"].tolist())
             if step % 100 == 50:
-                os.kill(batches.stats().worker_pids[step % 2], signal.SIGKILL)
+                kill(batches.stats().worker_pids[step % 2], signal.SIGKILL)
         assert workers <= {0, 1}
         assert batches.stats().restarts == 5
 
