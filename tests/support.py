@@ -56,7 +56,9 @@ def run(source: Any, batch_size: int, **options: Any) -> list[Any]:
         return list(loader)
 
 
-def kill(pid: int, number: int) -> None:
-    """Sends a signal to a worker, which may have gone before."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
+def kill_one(batches: feeder.BatchIterator, number: int, which: int = 0) -> None:
+    """Sends a signal to a worker of an iterator; all of them may have gone before."""
+    pids = batches.stats().worker_pids
+    if pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pids[which % len(pids)], number)

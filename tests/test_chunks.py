@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import feeder
-from tests.support import digest, kill, noisy, rows
+from tests.support import digest, kill_one, noisy, rows
 
 
 class Records:
@@ -94,7 +94,7 @@ def test_a_killed_worker_s_chunk_is_built_again():
         for batch in batches:
             seen.append(batch)
             if len(seen) % 10 == 0:
-                kill(batches.stats().worker_pids[0], signal.SIGKILL)
+                kill_one(batches, signal.SIGKILL)
     assert digest(seen) == digest(feeder.DataLoader(rows(4000), 40, transforms=[dict]))
 
 

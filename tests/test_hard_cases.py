@@ -237,7 +237,8 @@ def test_ctrl_c_twice_loses_no_batch_of_any_iterator(tmp_path):
             signal.sigtimedwait([], 0.01)
         return record
 
-    with feeder.DataLoader(rows(8), 2, transforms=[stubborn], num_workers=2) as loader:
+    # Two of them will be stuck, and the third goes round them.
+    with feeder.DataLoader(rows(8), 2, transforms=[stubborn], num_workers=3) as loader:
         first, second = iter(loader), iter(loader)
         seen = [indices_of(next(batches) for _ in range(2)) for batches in (first, second)]
         for _ in range(2):
