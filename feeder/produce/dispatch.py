@@ -28,6 +28,9 @@ from feeder.produce.messages import Kind, Message, encode, encode_task, num_pack
 from feeder.produce.slots import Slab
 from feeder.produce.supervise import Supervisor
 
+OVERTAKEN = 2
+"""Rounds of all workers after which a task that waits behind a slow one is given to another."""
+
 
 class Dispatcher:
     """Sends jobs to workers, and outcomes to inboxes.
@@ -83,7 +86,8 @@ class Dispatcher:
                 else:
                     self._on_zygote_death()
             self._supervisor.kill_late(workers, heard)
-            if self._ledger.unsent or self.submitted:
+            self._overtake(heard)
+            if self._ledger.unsent or self.submitted or not all(one.tasks for one in heard):
                 self._send_jobs()
         except BaseException:
             self._start_over()
@@ -136,7 +140,8 @@ class Dispatcher:
         waiting: list[Task] = []  # for memory: their sessions' jobs before them will have been used
         while self._ledger.unsent:
             task = self._ledger.unsent.popleft()
-            worker = min(alive, key=lambda worker: len(worker.tasks))
+            # Of equals, the one that was heard last: another may be stuck.
+            worker = min(alive, key=lambda worker: (len(worker.tasks), -worker.since))
             if task.job.wanted_by() is None:
                 self._ledger.end(task)
             elif waiting and any(other.job.inbox is task.job.inbox for other in waiting):
@@ -179,6 +184,19 @@ class Dispatcher:
                     self._ledger.put_back([task])
                     return
                 idle.begin(task)
+
+    def _overtake(self, heard: set[WorkerHandle]) -> None:
+        """Deals out anew what waits behind a slow task while the others are rounds ahead of it."""
+        workers = self._crew.workers.values()
+        begun = [worker.tasks[0].ticket for worker in heard if worker.tasks]
+        waiting = [worker.tasks[1].ticket for worker in workers if len(worker.tasks) > 1]
+        if not begun or not waiting or max(begun) - min(waiting) <= OVERTAKEN * len(workers):
+            return
+        unbegun = []
+        for worker in workers:
+            while (taken := worker.take_back()) is not None:
+                unbegun.append(taken[0])
+        self._ledger.put_back(unbegun)
 
     def _send(self, worker: WorkerHandle, task: Task) -> bool:
         packet = encode_task(task.ticket, task.chunk, task.job.slot, self._slab.memory())
