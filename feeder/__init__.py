@@ -18,6 +18,7 @@ from feeder.errors import (
     ClosedError,
     FeederError,
     MemoryLimitError,
+    ProcessMismatchError,
     RecordError,
     RecordMismatchError,
     SamplerError,
@@ -36,6 +37,7 @@ from feeder.produce.bad import BadRecord
 from feeder.produce.info import WorkerInfo, get_worker_info
 from feeder.produce.transforms import RandomMap
 from feeder.spec import ArraySpec
+from feeder.version import VERSION
 
 __all__ = [
     "ArraySpec",
@@ -48,6 +50,7 @@ __all__ = [
     "FeederError",
     "InfiniteSampler",
     "MemoryLimitError",
+    "ProcessMismatchError",
     "RandomMap",
     "RecordError",
     "RecordMismatchError",
@@ -62,4 +65,4 @@ __all__ = [
     "batch_sharding",
     "get_worker_info",
 ]
-__version__ = "0.1.0"
+__version__ = VERSION

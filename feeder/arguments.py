@@ -40,6 +40,17 @@ def optional_integer(name: str, value: object, minimum: int) -> int | None:
     return None if value is None else integer(name, value, minimum)
 
 
+def boolean(name: str, value: object) -> bool:
+    """Checks an argument that is True or False.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"`{name}` must be True or False, got {value!r}")
+    return value
+
+
 def choice(name: str, value: object, choices: tuple[T, ...]) -> T:
     """Checks an argument that is one of a few words.
 

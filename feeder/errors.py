@@ -11,6 +11,7 @@
     ├── BadRecordsError        more records were bad than ``max_bad_records``
     ├── MemoryLimitError       the slots would pass ``max_memory_bytes``
     ├── SamplerError           a sampler gave what is no order of records (a ValueError too)
+    ├── ProcessMismatchError   processes of a job make different batches (a ValueError too)
     ├── StateError             a saved state does not fit this loader (a ValueError too)
     └── ClosedError            ``next()`` after ``close()``
 
@@ -196,6 +197,33 @@ class StateError(FeederError, ValueError):
     ) -> None:
         super().__init__(message)
         self.mismatches = mismatches or {}
+
+
+class ProcessMismatchError(FeederError, ValueError):
+    """The processes of a job do not make the same batches: the same error on every one of them.
+
+    Attributes:
+        differences: ``{field: {process: value}}``: what differs, for the first process and for
+            those that differ from it.
+        failed: ``{process: message}``: those that could not make their loader.
+        missing: Those that made none in time.
+        step: Step of the batch, where ``debug_checks`` found the difference; else None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        differences: dict[str, dict[int, Any]] | None = None,
+        failed: dict[int, str] | None = None,
+        missing: Sequence[int] = (),
+        step: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.differences = differences or {}
+        self.failed = failed or {}
+        self.missing = list(missing)
+        self.step = step
 
 
 class ClosedError(FeederError):

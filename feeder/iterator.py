@@ -18,7 +18,7 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 from feeder.collect.collector import Collector
 from feeder.errors import ClosedError, StateError
 from feeder.monitor import BadRecords, Stats
+from feeder.place.replicas import ReplicaCheck
 from feeder.plan import state
 from feeder.plan.batches import BatchPlan, Planner
 from feeder.plan.schedule import Cursor
@@ -48,6 +49,8 @@ class Stages:
         placer: Places them; None: they stay on the host.
         batches_ahead: Batches placed ahead of the one delivered.
         max_bad_records: Records that may be left out or replaced in a run; None: any number.
+        replicas: Makes what compares an iterator's batches with those of other processes; None:
+            nothing does.
     """
 
     planner: Planner
@@ -56,6 +59,7 @@ class Stages:
     placer: Placer | None
     batches_ahead: int
     max_bad_records: int | None = None
+    replicas: Callable[[], ReplicaCheck] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class _Ready:
     error: BaseException | None
     after: Cursor
     bad: Sequence[BadRecord] = ()
+    fingerprint: dict[str, Any] | None = None
 
 
 class BatchIterator(Iterator[Any]):
@@ -87,6 +92,7 @@ class BatchIterator(Iterator[Any]):
         self._began_ns: int | None = None
         self._wait_ns = self._place_ns = self._delivered = 0
         self._stage_ns = [0, 0, 0, 0]
+        self._replicas = None if stages.replicas is None else stages.replicas()
         stages.producer.start()
         self._bad = BadRecords(stages.max_bad_records)
         self._start()
@@ -105,6 +111,7 @@ class BatchIterator(Iterator[Any]):
             ClosedError: The iterator or its loader was closed.
             WorkerDiedError: Workers kept dying.
             BadRecordsError: More records were bad than ``max_bad_records``.
+            ProcessMismatchError: With ``debug_checks``, another process has another batch.
             MemoryLimitError: The batches kept by the caller fill ``max_memory_bytes``.
             RecordMismatchError: Records of one batch differ in shape, dtype or structure.
             Exception: Whatever user code raised, caused by a `RecordError` that says where.
@@ -120,6 +127,8 @@ class BatchIterator(Iterator[Any]):
                     raise ready.error
                 if ready.bad:
                     self._bad.check(ready.bad)
+                if self._replicas is not None and ready.fingerprint is not None:
+                    self._replicas.compare(self._cursor.step, ready.fingerprint)
                 self._go_ahead()
                 self._cursor = ready.after
                 if ready.bad:
@@ -294,12 +303,15 @@ class BatchIterator(Iterator[Any]):
         for stage, spent in enumerate(outcome.times):
             self._stage_ns[stage] += spent
         began = time.perf_counter_ns()
+        fingerprint = None
         try:
             batch = outcome.tree()
+            if self._replicas is not None:
+                fingerprint = self._replicas.fingerprint(batch, plan.num_rows)
             if self._stages.placer is not None:
                 batch = self._stages.placer.place(batch, plan.num_rows)
         except Exception as error:  # raised when its turn comes, not before
             self._ready.append(_Ready(None, error, plan.after))
             return
         self._place_ns += time.perf_counter_ns() - began
-        self._ready.append(_Ready(batch, None, plan.after, outcome.bad))
+        self._ready.append(_Ready(batch, None, plan.after, outcome.bad, fingerprint))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -14,21 +15,24 @@ from feeder import arguments, topology
 from feeder.errors import ClosedError
 from feeder.iterator import BatchIterator, Stages
 from feeder.ordering import Ordering
+from feeder.place.replicas import ReplicaCheck
 from feeder.plan.batches import BatchPlan
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.samplers import InfiniteSampler
-from feeder.plan.schedule import LAST_BATCH, MAX_POSITIONS, START, Cursor, LastBatch
+from feeder.plan.schedule import MAX_POSITIONS, START, Cursor, LastBatch
 from feeder.produce import here
-from feeder.produce.bad import ON_BAD_RECORD, OnBadRecord
+from feeder.produce.bad import OnBadRecord
 from feeder.produce.info import WorkerInfo
 from feeder.produce.recipe import Recipe
 from feeder.produce.transforms import RandomMap
 from feeder.production import Production, WorkerType
-from feeder.sources import as_source
 from feeder.spec import ArraySpec
+from feeder.version import VERSION
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding
+
+    from feeder.place.placer import Placer
 
 
 class DataLoader:
@@ -99,10 +103,19 @@ class DataLoader:
             initialised, else 0 of 1.
         process_count: Processes of the job, which split the rows of each batch evenly where no
             sharding says otherwise.
+        debug_checks: Whether processes that hold the same rows compare every batch, before any of
+            them gets it, and all of them their step; they must then take the same batches, in
+            step. Costs milliseconds for each batch.
+
+    In a job of several processes each of them makes the same loaders, in the same order: they
+    compare source length, seed, batch size and the other arguments that make up the batches, and
+    wait for each other up to five minutes. A loader that is one process's own has a sharding over
+    its own devices, or ``process_index=0, process_count=1``.
 
     Raises:
         TypeError: An argument has the wrong type, or cannot be pickled for the workers.
         ValueError: An argument has a value that cannot work.
+        ProcessMismatchError: The processes of the job do not make the same loader.
     """
 
     def __init__(
@@ -133,72 +146,99 @@ class DataLoader:
         max_bad_records: int | None = None,
         process_index: int | None = None,
         process_count: int | None = None,
+        debug_checks: bool = False,
     ) -> None:
-        recipe = Recipe(
-            source=as_source(source),
-            transforms=arguments.callables(
-                "transforms", transforms, "transform(record)", RandomMap
-            ),
-            batch_transforms=arguments.callables(
-                "batch_transforms", batch_transforms, "transform(batch)"
-            ),
-            collate=arguments.optional_callable("collate", collate, "collate(records)"),
-            seed=arguments.integer("seed", seed, 0),
-            worker_init=arguments.optional_callable(
-                "worker_init", worker_init, "worker_init(info)"
-            ),
-            on_bad_record=arguments.choice("on_bad_record", on_bad_record, ON_BAD_RECORD),
-        )
-        ordering = Ordering(
-            num_records=_num_records(recipe.source),
-            seed=recipe.seed,
-            num_epochs=None
-            if num_epochs is None
-            else arguments.integer("num_epochs", num_epochs, 1, "use None to go on for ever"),
-            shuffle=shuffle,
-            last_batch=arguments.choice("last_batch", last_batch, LAST_BATCH),
-            batch_size=None
-            if batch_size is None
-            else arguments.integer("batch_size", batch_size, 1),
-            sampler=sampler,
-            batch_sampler=batch_sampler,
-            replaces=recipe.on_bad_record == "replace",
-        )
-        ordering.check()
-        production = Production.of(
-            num_workers=num_workers,
-            worker_type=worker_type,
-            chunks_per_batch=chunks_per_batch,
-            prefetch_batches=prefetch_batches,
-            max_memory_bytes=max_memory_bytes,
-            timeout_s=timeout_s,
-            max_restarts=max_restarts,
-        )
-        max_bad_records = arguments.optional_integer("max_bad_records", max_bad_records, 0)
-        device_batches = arguments.integer("device_batches", device_batches, 1)
-        if sharding is not None and recipe.on_bad_record == "skip":
-            raise ValueError(
-                '`on_bad_record` must be "raise" or "replace" with a `sharding`, got "skip": the '
-                "shorter batch would not fit the devices"
+        with topology.agreement(sharding, process_index) as agreement:
+            recipe = Recipe.of(
+                source=source,
+                transforms=transforms,
+                collate=collate,
+                batch_transforms=batch_transforms,
+                seed=seed,
+                worker_init=worker_init,
+                on_bad_record=on_bad_record,
             )
-        placer, local_rows = topology.of(
-            ordering.batch_size,
-            ordering.schedule,
-            ordering.last_batch == "pad",
-            sharding,
-            process_index,
-            process_count,
-        )
-        self._recipe = recipe
-        self._ordering = ordering
-        self._planner, identity = ordering.planner(local_rows)
-        producer = production.producer(recipe, self._first_plan, placer is not None)
-        if production.num_workers == 0:
-            device_batches = 1
-        ahead = device_batches if placer else 0
-        self._stages = Stages(self._planner, identity, producer, placer, ahead, max_bad_records)
-        # Also called when the loader and its iterators are gone, and at the interpreter's end.
-        self._close = weakref.finalize(self, producer.close)
+            ordering = Ordering.of(
+                num_records=_num_records(recipe.source),
+                seed=recipe.seed,
+                num_epochs=num_epochs,
+                shuffle=shuffle,
+                last_batch=last_batch,
+                batch_size=batch_size,
+                sampler=sampler,
+                batch_sampler=batch_sampler,
+                replaces=recipe.on_bad_record == "replace",
+            )
+            production = Production.of(
+                num_workers=num_workers,
+                worker_type=worker_type,
+                chunks_per_batch=chunks_per_batch,
+                prefetch_batches=prefetch_batches,
+                max_memory_bytes=max_memory_bytes,
+                timeout_s=timeout_s,
+                max_restarts=max_restarts,
+            )
+            max_bad_records = arguments.optional_integer("max_bad_records", max_bad_records, 0)
+            device_batches = arguments.integer("device_batches", device_batches, 1)
+            debug_checks = arguments.boolean("debug_checks", debug_checks)
+            if sharding is not None and recipe.on_bad_record == "skip":
+                raise ValueError(
+                    '`on_bad_record` must be "raise" or "replace" with a `sharding`, got "skip": '
+                    "the shorter batch would not fit the devices"
+                )
+            placement = topology.of(
+                ordering.batch_size,
+                ordering.schedule,
+                ordering.last_batch == "pad",
+                sharding,
+                process_index,
+                process_count,
+            )
+            self._recipe = recipe
+            self._ordering = ordering
+            self._planner, identity = ordering.planner(placement.local_rows)
+            placer = placement.placer
+            producer = production.producer(recipe, self._first_plan, placer is not None)
+            if production.num_workers == 0:
+                device_batches = 1
+            self._stages = Stages(
+                planner=self._planner,
+                identity=identity,
+                producer=producer,
+                placer=placer,
+                batches_ahead=device_batches if placer else 0,
+                max_bad_records=max_bad_records,
+                replicas=functools.partial(ReplicaCheck, agreement.service, placement.rows_of)
+                if debug_checks and agreement.service is not None
+                else None,
+            )
+            try:
+                if placer is not None and placer.cuts_columns:
+                    self._check_columns(placer)
+                agreement.settle(
+                    {
+                        **asdict(identity),
+                        **recipe.described,
+                        "num_epochs": ordering.num_epochs,
+                        "max_bad_records": max_bad_records,
+                        "sharding": placement.described,
+                        "debug_checks": debug_checks,
+                        "feeder.__version__": VERSION,
+                    }
+                )
+            except BaseException:
+                producer.close()
+                raise
+            # Also called when the loader and its iterators are gone, and at the interpreter's end.
+            self._close = weakref.finalize(self, producer.close)
+
+    def _check_columns(self, placer: Placer) -> None:
+        """Checks that every leaf of a batch has the axes that its sharding cuts."""
+        try:
+            sample, num_rows = self._sample
+        except Exception:  # of the user's code: the batch that it belongs to will raise it
+            return
+        placer.check_leaves(sample, num_rows)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -305,11 +345,16 @@ class DataLoader:
         Raises:
             Exception: Whatever user code raises at that record.
         """
-        plan = self._first_plan()
-        sample = here.build_sample(self._recipe, plan.chunk)
+        sample, num_rows = self._sample
         if self._stages.placer is not None:
-            return self._stages.placer.spec(sample, plan.num_rows)
+            return self._stages.placer.spec(sample, num_rows)
         return optree.tree_map(ArraySpec.of, sample)
+
+    @functools.cached_property
+    def _sample(self) -> tuple[Any, int]:
+        """What the local part of the first batch looks like, and the rows of the global one."""
+        plan = self._first_plan()
+        return here.build_sample(self._recipe, plan.chunk), plan.num_rows
 
     def _first_plan(self) -> BatchPlan:
         plan = self._planner.batch(0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from feeder import arguments
 from feeder.plan.batches import LocalRows, Planner, PositionPlanner
 from feeder.plan.blocks import BlockShuffle, BlockShuffled
 from feeder.plan.lookup import BatchLookup, Lookup, Table
@@ -16,7 +17,7 @@ from feeder.plan.order import Order, Sequential, Shuffled
 from feeder.plan.reader import copied, first_items
 from feeder.plan.replay import ReplayedBatches, ReplayedRows
 from feeder.plan.samplers import Drawn, InfiniteSampler, WeightedSampler
-from feeder.plan.schedule import MAX_POSITIONS, LastBatch, Schedule
+from feeder.plan.schedule import LAST_BATCH, MAX_POSITIONS, LastBatch, Schedule
 from feeder.plan.spares import Spares
 from feeder.plan.state import Identity
 
@@ -50,7 +51,45 @@ class Ordering:
     batch_sampler: Any
     replaces: bool = False
 
-    def check(self) -> None:
+    @classmethod
+    def of(
+        cls,
+        *,
+        num_records: int,
+        seed: int,
+        num_epochs: Any,
+        shuffle: Any,
+        last_batch: Any,
+        batch_size: Any,
+        sampler: Any,
+        batch_sampler: Any,
+        replaces: bool,
+    ) -> Ordering:
+        """Checks the arguments of a `DataLoader`.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An argument has a value that cannot work, or excludes another.
+        """
+        if num_epochs is not None:
+            num_epochs = arguments.integer(
+                "num_epochs", num_epochs, 1, "use None to go on for ever"
+            )
+        ordering = cls(
+            num_records=num_records,
+            seed=seed,
+            num_epochs=num_epochs,
+            shuffle=shuffle,
+            last_batch=arguments.choice("last_batch", last_batch, LAST_BATCH),
+            batch_size=arguments.optional_integer("batch_size", batch_size, 1),
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            replaces=replaces,
+        )
+        ordering._check()
+        return ordering
+
+    def _check(self) -> None:
         """Checks what excludes what, and that there is some batch.
 
         Raises:

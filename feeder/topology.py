@@ -1,11 +1,17 @@
-"""Which rows of each batch this process holds, and who places them."""
+"""Which rows of each batch this process holds, who places them, and who else is in the job."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import optree
+
 from feeder import arguments
+from feeder.place.agreement import Agreement
+from feeder.place.service import Service
 from feeder.plan import rows
 from feeder.plan.batches import LocalRows
 from feeder.plan.order import Indices
@@ -15,6 +21,37 @@ if TYPE_CHECKING:
     from feeder.place.placer import Placer
 
 
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """How the rows of a batch lie on processes and devices.
+
+    Attributes:
+        placer: Places batches; None: they stay on the host.
+        local_rows: The rows of this process in a batch of so many rows.
+        rows_of: The rows of every process in it.
+        described: JSON-able, the same on all processes of a job.
+    """
+
+    placer: Placer | None
+    local_rows: LocalRows
+    rows_of: Callable[[int], Mapping[int, Indices]]
+    described: Any
+
+
+def agreement(sharding: Any, process_index: int | None) -> Agreement:
+    """What compares the loader that is about to be made with those of the other processes.
+
+    They are those that have a device in the sharding; without one, all processes, where JAX says
+    which of them this is. A host that is simulated is compared with nobody.
+    """
+    processes = range(_jax_process()[1]) if process_index is None else range(0)
+    if sharding is None:
+        return Agreement(Service.of(tuple(processes)))
+    found = [getattr(leaf, "device_set", ()) for leaf in optree.tree_leaves(sharding)]
+    in_mesh = {device.process_index for devices in found for device in devices}
+    return Agreement(Service.of(tuple(sorted(in_mesh))))
+
+
 def of(
     batch_size: int | None,
     schedule: Schedule | None,
@@ -22,8 +59,8 @@ def of(
     sharding: Any,
     process_index: int | None,
     process_count: int | None,
-) -> tuple[Placer | None, LocalRows]:
-    """Who places batches, and the rows of this process in a batch of so many rows.
+) -> Topology:
+    """How batches lie on processes and devices.
 
     Args:
         batch_size: Rows of a global batch; None: every batch has its own number.
@@ -63,7 +100,10 @@ def of(
             )
         return rows.rows_of_process(num_rows, index, count)
 
-    return None, local_rows
+    def rows_of(num_rows: int) -> dict[int, Indices]:
+        return {each: rows.rows_of_process(num_rows, each, count) for each in range(count)}
+
+    return Topology(None, local_rows, rows_of, {"process_count": count})
 
 
 def _sharded(
@@ -73,7 +113,7 @@ def _sharded(
     sharding: Any,
     process_index: int | None,
     process_count: int | None,
-) -> tuple[Placer, LocalRows]:
+) -> Topology:
     from feeder.place.placer import Placer  # imports jax, which `import feeder` must not
 
     placer = Placer(sharding, batch_size, masked)
@@ -92,7 +132,7 @@ def _sharded(
                 f'`last_batch="keep"` ends each epoch with a batch of {rest} rows, which '
                 '`sharding` cannot cut evenly; use "pad"'
             ) from None
-    return placer, placer.local_rows
+    return Topology(placer, placer.local_rows, placer.rows_of, placer.described)
 
 
 def _check_rows_split(batch_size: int, shorter: int, process_count: int) -> None:

@@ -87,6 +87,11 @@ SHARDING = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
             "`prefetch_batches` must be an integer of at least 1, got 0",
         ),
         (
+            {"debug_checks": 1},
+            TypeError,
+            "`debug_checks` must be True or False, got 1",
+        ),
+        (
             {"device_batches": 0},
             ValueError,
             "`device_batches` must be an integer of at least 1, got 0",
@@ -127,13 +132,13 @@ SHARDING = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
             {"sharding": SHARDING, "batch_size": 20},
             ValueError,
             "`batch_size` must be a multiple of 8, the number of shards that `sharding` cuts the "
-            "batch into, got 20; use 16 or 24",
+            "batch into (mesh axis 'data' of size 8), got 20; use 16 or 24",
         ),
         (
             {"sharding": SHARDING, "batch_size": 4},
             ValueError,
             "`batch_size` must be a multiple of 8, the number of shards that `sharding` cuts the "
-            "batch into, got 4; use 8",
+            "batch into (mesh axis 'data' of size 8), got 4; use 8",
         ),
         (
             {"sharding": SHARDING, "last_batch": "keep"},

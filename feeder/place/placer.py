@@ -15,19 +15,20 @@ from typing import Any
 import jax
 import numpy as np
 import optree
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import NamedSharding, Sharding
 from numpy.typing import NDArray
 
+from feeder.place.fit import batch_axis, check_fits, described, is_placed, num_shards, sized
 from feeder.plan.order import Indices
 from feeder.plan.rows import rows_of_slices
 from feeder.spec import ArraySpec
 
-_PLACED = "biufcV"
-"""Kinds of NumPy dtypes that go to the devices; V are the narrow floats of ml_dtypes."""
-
 
 class Placer:
     """Places local batches.
+
+    Attributes:
+        described: The shardings in words, the same on every process.
 
     Args:
         sharding: How every leaf of the global batch lies on the devices; or a pytree prefix of the
@@ -58,12 +59,14 @@ class Placer:
                     f"{jax.process_index()}), got {leaf}"
                 )
         self._masked = masked
-        self._shardings: list[Sharding] = [*shardings, _batch_axis(shardings[0])]
-        self._by_rows = [_batch_axis(leaf) for leaf in self._shardings]
+        self._shardings: list[Sharding] = [*shardings, batch_axis(shardings[0])]
+        self._by_rows = [batch_axis(leaf) for leaf in self._shardings]
         if batch_size is not None:
             self.check_rows("`batch_size`", batch_size)
         self._of_leaves: dict[optree.PyTreeSpec, list[int]] = {}
         self._local_counts: dict[int, int] = {}
+        self._rows_of: dict[int, dict[int, Indices]] = {}
+        self.described = [described(leaf) for leaf in shardings]
         # Local row at which each shard begins, by its first row; per sharding and size of batch.
         self._starts: dict[tuple[int, int], dict[int, int]] = {}
 
@@ -77,15 +80,42 @@ class Placer:
         Raises:
             ValueError: It does not.
         """
-        shards = math.lcm(*map(_num_shards, self._by_rows))
+        counts = [num_shards(rows, 0) for rows in self._by_rows]
+        shards = math.lcm(*counts)
         if num_rows % shards == 0:
             return
         below, above = num_rows // shards * shards, -(-num_rows // shards) * shards
         nearest = f"{below} or {above}" if below else f"{above}"
+        cut = {
+            sized(rows, 0) for rows, count in zip(self._by_rows, counts, strict=True) if count > 1
+        }
         raise ValueError(
             f"{name} must be a multiple of {shards}, the number of shards that `sharding` cuts "
-            f"the batch into, got {num_rows}; use {nearest}"
+            f"the batch into ({' and '.join(sorted(cut))}), got {num_rows}; use {nearest}"
         )
+
+    @property
+    def cuts_columns(self) -> bool:
+        """Whether a sharding speaks of more than rows: it may then not fit a leaf."""
+        return any(
+            isinstance(each, NamedSharding) and len(each.spec) > 1 for each in self._shardings
+        )
+
+    def check_leaves(self, batch: Any, num_rows: int) -> None:
+        """Checks that every leaf has the axes that its sharding cuts.
+
+        Args:
+            batch: A local batch, or one like it.
+            num_rows: Rows of the global batch.
+
+        Raises:
+            ValueError: A leaf has not, or the tree of shardings is no prefix of the batch.
+        """
+        leaves, treespec = optree.tree_flatten(batch)
+        names = [accessor.codify("batch") for accessor in treespec.accessors()]
+        for name, leaf, which in zip(names, leaves, self._of_leaf(treespec), strict=True):
+            if is_placed(leaf):
+                check_fits(name, (num_rows, *leaf.shape[1:]), self._shardings[which])
 
     def local_rows(self, num_rows: int) -> Indices:
         """The rows of a global batch of ``num_rows`` that devices of this process hold.
@@ -96,6 +126,20 @@ class Placer:
         self.check_rows("the number of rows", num_rows)
         slices = [part for each in self._by_rows for part in _row_slices(each, num_rows)]
         return rows_of_slices(num_rows, slices)
+
+    def rows_of(self, num_rows: int) -> dict[int, Indices]:
+        """The rows of a global batch that devices of each process hold."""
+        found = self._rows_of.get(num_rows)
+        if found is None:
+            slices: dict[int, list[slice]] = {}
+            for each in self._by_rows:
+                device: Any  # not exported by JAX's types
+                for device, index in each.devices_indices_map((num_rows,)).items():
+                    part = slice(None) if index is None else index[0]
+                    slices.setdefault(device.process_index, []).append(part)
+            found = {process: rows_of_slices(num_rows, parts) for process, parts in slices.items()}
+            self._rows_of[num_rows] = found
+        return found
 
     def place(self, batch: Any, num_rows: int) -> Any:
         """Puts a local batch on the devices; leaves that are no numbers stay on the host.
@@ -108,7 +152,7 @@ class Placer:
         num_local = self._num_local(num_rows)
         placed = []
         for number, (leaf, which) in enumerate(zip(leaves, self._of_leaf(treespec), strict=True)):
-            if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _PLACED:
+            if not is_placed(leaf):
                 placed.append(leaf)
                 continue
             if leaf.ndim == 0:
@@ -130,7 +174,8 @@ class Placer:
                 array = jax.make_array_from_callback(shape, sharding, shards)
             except Exception as error:
                 name = treespec.accessors()[number].codify("batch")
-                error.add_note(f"{name}, of shape {shape}, does not fit {sharding}")
+                check_fits(name, shape, sharding)  # says it better, where that was the reason
+                error.add_note(f"{name}, of shape {shape}, could not be placed as {sharding}")
                 raise
             placed.append(array)
         return treespec.unflatten(placed)
@@ -140,7 +185,7 @@ class Placer:
         leaves, treespec = optree.tree_flatten(batch)
         specs = []
         for leaf, which in zip(leaves, self._of_leaf(treespec), strict=True):
-            if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _PLACED or leaf.ndim == 0:
+            if not is_placed(leaf) or leaf.ndim == 0:
                 specs.append(ArraySpec.of(leaf))
                 continue
             struct: Any = jax.ShapeDtypeStruct  # untyped in JAX
@@ -216,22 +261,3 @@ def _row_slices(by_rows: Sharding, num_rows: int) -> list[slice]:
     """The rows that each device of this process holds."""
     indices = by_rows.addressable_devices_indices_map((num_rows,))
     return [slice(None) if index is None else index[0] for index in indices.values()]
-
-
-def _batch_axis(sharding: Sharding) -> Sharding:
-    """The sharding of the rows alone, without the trailing axes."""
-    if isinstance(sharding, NamedSharding):
-        rows: Any = PartitionSpec  # untyped in JAX
-        return NamedSharding(sharding.mesh, rows(*sharding.spec[:1]))
-    return sharding
-
-
-def _num_shards(by_rows: Sharding) -> int:
-    if isinstance(by_rows, NamedSharding):
-        axes = by_rows.spec[0] if len(by_rows.spec) else None
-        names = () if axes is None else axes if isinstance(axes, tuple) else (axes,)
-        return int(np.prod([by_rows.mesh.shape[name] for name in names], dtype=np.int64))
-    if by_rows.is_fully_replicated:
-        return 1
-    count = len(by_rows.device_set)
-    return count // by_rows.shard_shape((count,))[0]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from feeder.produce.bad import OnBadRecord
+from feeder import arguments
+from feeder.produce.bad import ON_BAD_RECORD, OnBadRecord
 from feeder.produce.info import WorkerInfo, enter
-from feeder.sources import RandomAccess
+from feeder.produce.transforms import RandomMap
+from feeder.sources import RandomAccess, as_source
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,55 @@ class Recipe:
     worker_init: Callable[[WorkerInfo], object] | None = None
     on_bad_record: OnBadRecord = "raise"
 
+    @classmethod
+    def of(
+        cls,
+        *,
+        source: Any,
+        transforms: Any,
+        collate: Any,
+        batch_transforms: Any,
+        seed: Any,
+        worker_init: Any,
+        on_bad_record: Any,
+    ) -> Recipe:
+        """Checks the arguments of a `DataLoader`.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An argument has a value that cannot work.
+        """
+        return cls(
+            as_source(source),
+            arguments.callables("transforms", transforms, "transform(record)", RandomMap),
+            arguments.optional_callable("collate", collate, "collate(records)"),
+            arguments.callables("batch_transforms", batch_transforms, "transform(batch)"),
+            arguments.integer("seed", seed, 0),
+            arguments.optional_callable("worker_init", worker_init, "worker_init(info)"),
+            arguments.choice("on_bad_record", on_bad_record, ON_BAD_RECORD),
+        )
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Names of the user's code, JSON-able: what another process can compare."""
+        return {
+            "transforms": [_name(transform) for transform in self.transforms],
+            "batch_transforms": [_name(transform) for transform in self.batch_transforms],
+            "collate": None if self.collate is None else _name(self.collate),
+            "on_bad_record": self.on_bad_record,
+        }
+
     def start(self, worker_id: int, num_workers: int) -> None:
         """Makes this thread a worker."""
         info = WorkerInfo(worker_id, num_workers, self.seed)
         enter(info)
         if self.worker_init is not None:
             self.worker_init(info)
+
+
+def _name(function: Any) -> str:
+    if isinstance(function, RandomMap):
+        return f"RandomMap({_name(function.function)})"
+    if isinstance(function, functools.partial):
+        return f"partial({_name(function.func)})"
+    return getattr(function, "__qualname__", type(function).__qualname__)

@@ -130,14 +130,54 @@ def test_surplus_rows_are_refused_not_dropped(name):
             next(iter(loader))
 
 
-def test_a_leaf_that_does_not_fit_the_sharding_is_named():
-    sharding = SHARDINGS["trailing axis"]
-    with feeder.DataLoader(rows(16), 8, sharding=sharding) as loader:
-        with pytest.raises(Exception) as caught:  # noqa: PT011 - JAX's own, whatever it is
-            next(iter(loader))
-    assert caught.value.__notes__ == [
-        f"batch['image'], of shape (8, 3, 4), does not fit {sharding}"
-    ]
+def test_a_leaf_that_a_sharding_cannot_cut_is_named_at_construction():
+    mesh = Mesh(DEVICES.reshape(4, 2), ("data", "model"))
+    columns = NamedSharding(mesh, P("data", "model"))
+    message = (
+        r"^`sharding` must cut batch\['image'\], whose shape is \(8, 3, 4\), evenly, got dimension "
+        r"1, of size 3, over mesh axis 'model' of size 2$"
+    )
+    with pytest.raises(ValueError, match=message):
+        feeder.DataLoader(rows(16), 8, sharding=columns, num_workers=2)
+    message = (
+        r"^`sharding` must have a PartitionSpec of at most 1 for batch\['index'\], whose shape is "
+        r"\(8,\), got (PartitionSpec|P)\('data', 'model'\); give that leaf its own, with a dict of "
+        r"shardings in the form of the batch$"
+    )
+    source = {"index": np.arange(16), "x": np.zeros((16, 4))}
+    with pytest.raises(ValueError, match=message):
+        feeder.DataLoader(source, 8, sharding=columns)
+    feeder.DataLoader(source, 8, sharding={"index": NamedSharding(mesh, P("data")), "x": columns})
+
+
+@WORKERS
+def test_a_leaf_that_no_longer_fits_is_named_at_its_batch(num_workers):
+    mesh = Mesh(DEVICES.reshape(4, 2), ("data", "model"))
+
+    def shrink(index):
+        return np.zeros(4 if index < 8 else 3)
+
+    options = {"transforms": [shrink], "num_workers": num_workers}
+    sharding = NamedSharding(mesh, P("data", "model"))
+    with feeder.DataLoader(list(range(16)), 8, sharding=sharding, **options) as loader:
+        batches = iter(loader)
+        next(batches)
+        message = (
+            r"^`sharding` must cut batch, whose shape is \(8, 3\), evenly, got dimension 1, of "
+        )
+        with pytest.raises(ValueError, match=message):
+            next(batches)
+
+
+def test_what_a_record_raises_at_construction_is_raised_at_its_batch():
+    sharding = NamedSharding(Mesh(DEVICES.reshape(4, 2), ("data", "model")), P("data", "model"))
+
+    def broken(record):
+        raise LookupError("not here")
+
+    loader = feeder.DataLoader(rows(16), 8, transforms=[broken], sharding=sharding)
+    with pytest.raises(LookupError, match=r"^not here$"):
+        next(iter(loader))
 
 
 def test_importing_feeder_and_loading_on_the_host_import_no_jax():
@@ -199,7 +239,8 @@ def test_the_batch_must_be_divided_by_every_sharding_of_the_tree():
     sharding = {"image": NamedSharding(mesh, P("data")), "index": NamedSharding(mesh, P("model"))}
     message = (
         r"^`batch_size` must be a multiple of 4, the number of shards that `sharding` cuts the "
-        r"batch into, got 6; use 4 or 8$"
+        r"batch into \(mesh axis 'data' of size 4 and mesh axis 'model' of size 2\), got 6; use "
+        r"4 or 8$"
     )
     with pytest.raises(ValueError, match=message):
         feeder.DataLoader(rows(16), 6, sharding=sharding)

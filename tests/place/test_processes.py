@@ -1,31 +1,19 @@
-"""Real jobs of two processes, four emulated devices each: every process loads its rows alone."""
+"""Real jobs of two and three processes: every process loads its rows alone, and they agree."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
+from itertools import islice
 
+import numpy as np
 import pytest
 
-SCRIPT = textwrap.dedent("""
-    import json, sys
-    import jax
-    index, port = int(sys.argv[1]), sys.argv[2]
-    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=index)
-    import jax.numpy as jnp
-    import numpy as np
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-    import feeder
+import feeder
+from tests.jobs import last_lines, run_job
 
-    devices = np.array(jax.devices())
-    assert len(devices) == 8 and len(jax.local_devices()) == 4
+TOPOLOGIES = """
     flat = Mesh(devices, ("data",))
-    grid = Mesh(devices.reshape(2, 4), ("data", "model"))
-    across = Mesh(devices.reshape(2, 4).T, ("data", "model"))  # the model axis crosses processes
-    mixed = Mesh(devices[[0, 4, 1, 5, 2, 6, 3, 7]], ("data",))
+    grid = Mesh(devices.reshape(count, 4), ("data", "model"))
+    across = Mesh(devices.reshape(count, 4).T, ("data", "model"))  # "model" crosses processes
+    mixed = Mesh(devices.reshape(count, 4).T.reshape(-1), ("data",))
     shardings = {
         "data": NamedSharding(flat, P("data")),
         "replicated": NamedSharding(flat, P()),
@@ -34,71 +22,174 @@ SCRIPT = textwrap.dedent("""
         "model across processes": NamedSharding(across, P("data", "model")),
         "interleaved": NamedSharding(mixed, P("data")),
     }
-    source = {"x": np.arange(40 * 4, dtype=np.float32).reshape(40, 4)}
+    source = {"x": np.arange(60 * 12, dtype=np.float32).reshape(60, 12)}
     total = jax.jit(lambda x, w: jnp.einsum("rc,r->", x, w))
     found = {}
     for name, sharding in shardings.items():
         read = []
 
         def note(record):
-            read.append(int(record["x"][0]) // 4)
+            read.append(int(record["x"][0]) // 12)
             return record
 
         options = {"shuffle": True, "seed": 3, "num_epochs": 2}
         loader = feeder.DataLoader(
-            source, 16, transforms=[note], sharding={"x": sharding}, **options
+            source, 24, transforms=[note], sharding={"x": sharding}, debug_checks=True, **options
         )
-        plain = feeder.DataLoader(source, 16, process_index=0, process_count=1, **options)
+        read.clear()
+        plain = feeder.DataLoader(source, 24, process_index=0, process_count=1, **options)
         sums, wanted = [], []
-        weights = np.arange(1, 17, dtype=np.float32)
+        weights = np.arange(1, 25, dtype=np.float32)
         for batch, whole in zip(loader, plain, strict=True):
-            assert batch["x"].shape == (16, 4) and batch["x"].sharding == sharding
+            assert batch["x"].shape == (24, 12) and batch["x"].sharding == sharding
             for shard in batch["x"].addressable_shards:
                 assert np.array_equal(np.asarray(shard.data), whole["x"][shard.index])
             sums.append(float(total(batch["x"], weights)))
             wanted.append(float(np.einsum("rc,r->", whole["x"], weights)))
-        assert sums == wanted, (sums, wanted)
+        assert np.allclose(sums, wanted, rtol=1e-6), (sums, wanted)
         found[name] = [len(read), sums, iter(loader).get_state()]
     print(json.dumps(found))
-""")
+"""
 
 
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+@pytest.mark.parametrize("num_processes", [2, 3])
+def test_every_topology_holds_the_same_global_batches(num_processes):
+    found = list(map(json.loads, last_lines(run_job(TOPOLOGIES, num_processes))))
+    for name in found[0]:
+        assert all(each[name][1:] == found[0][name][1:] for each in found)  # sums and state
+        whole = name in ("replicated", "model across processes")
+        rows = 4 * 24 // (1 if whole else num_processes)
+        assert [each[name][0] for each in found] == [rows] * num_processes, name  # each row once
 
 
-@pytest.mark.timeout(180)
-def test_every_topology_holds_the_same_global_batches(tmp_path):
-    script = tmp_path / "job.py"
-    script.write_text(SCRIPT)
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    port = str(free_port())
-    processes = [
-        subprocess.Popen(
-            [sys.executable, script, str(index), port],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+RESUMED = """
+    mesh = Mesh(devices, ("data",))
+    source = {"x": np.arange(100, dtype=np.float32)}
+    loader = feeder.DataLoader(
+        source, 24, shuffle=True, seed=5, num_epochs=None, num_workers=2,
+        sharding=NamedSharding(mesh, P("data")),
+    )
+    weights = np.arange(1, 25, dtype=np.float32)
+    total = jax.jit(lambda x: (x * weights).sum())
+    with loader, iter(loader) as batches:
+        if sys.argv[4] != "null":
+            batches.set_state(json.loads(sys.argv[4]))
+        sums = [float(total(next(batches)["x"])) for _ in range(7)]
+        print(json.dumps([sums, batches.get_state()]))
+"""
+
+
+@pytest.mark.timeout(240)
+def test_another_number_of_processes_goes_on_with_the_same_global_sequence():
+    state, resumed = None, []
+    for num_processes in (2, 1, 3):
+        found = list(
+            map(json.loads, last_lines(run_job(RESUMED, num_processes, json.dumps(state))))
         )
-        for index in range(2)
-    ]
+        assert all(each == found[0] for each in found)
+        sums, state = found[0]
+        resumed += sums
+    source = {"x": np.arange(100, dtype=np.float32)}
+    undisturbed = feeder.DataLoader(source, 24, shuffle=True, seed=5, num_epochs=None)
+    weights = np.arange(1, 25, dtype=np.float32)
+    expected = [float((batch["x"] * weights).sum()) for batch in islice(undisturbed, 21)]
+    assert resumed == expected
+
+
+DIFFERENT = """
+    def attempt(name, **options):
+        arguments = {"source": np.arange(48), "batch_size": 24, **options}
+        mesh = Mesh(devices, ("data",))
+        try:
+            feeder.DataLoader(sharding=NamedSharding(mesh, P("data")), **arguments)
+        except (feeder.FeederError, ValueError) as error:
+            told[name] = [type(error).__name__, str(error)]
+            if isinstance(error, feeder.ProcessMismatchError):
+                told[name].append({n: list(v.items()) for n, v in error.differences.items()})
+        else:
+            told[name] = None
+
+    told, last = {}, index == count - 1
+    attempt("same")
+    attempt("source", source=np.arange(50 if last else 48))
+    attempt("size and seed", batch_size=48 if last else 24, seed=index)
+    attempt("workers", num_workers=index)
+    attempt("empty", source=np.arange(0 if last else 48))
+    attempt("transforms", transforms=[] if last else [np.negative])
+    attempt("still the same")
+    print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("num_processes", [2, 3])
+def test_processes_that_differ_are_an_error_on_every_one_of_them(num_processes):
+    found = list(map(json.loads, last_lines(run_job(DIFFERENT, num_processes))))
+    last = num_processes - 1
+    head = (
+        "the processes of a job must make the same loaders, in the same order, got different "
+        "ones:\n"
+    )
+    tail = "\nGive every process the same arguments and the same data."
+    for number, told in enumerate(found):
+        assert told["same"] is None
+        assert told["still the same"] is None
+        assert told["workers"] is None
+        assert told["source"] == [
+            "ProcessMismatchError",
+            f"{head}  `num_records`: 48 on process 0, 50 on process {last}{tail}",
+            {"num_records": [[0, 48], [last, 50]]},
+        ]
+        seeds = ", ".join(f"{each} on process {each}" for each in range(num_processes))
+        assert told["size and seed"][1] == (
+            f"{head}  `batch_size`: 24 on process 0, 48 on process {last}\n  `seed`: {seeds}{tail}"
+        )
+        empty = "`source` must hold 1 to 2**62 records, got 0"
+        if number == last:
+            assert told["empty"] == ["ValueError", empty]
+        else:
+            assert told["empty"][1] == (
+                f"{head}  process {last} could not make its loader: ValueError: {empty}{tail}"
+            )
+        assert "`transforms`: ['negative'] on process 0, [] on" in told["transforms"][1]
+
+
+DIVERGED = """
+    def build(record):
+        return record + (index if record % 7 == 5 else 0)
+
+    grid = Mesh(devices.reshape(2, 4).T, ("data", "model"))
+    loader = feeder.DataLoader(
+        np.arange(48), 12, transforms=[build], sharding=NamedSharding(grid, P("data")),
+        debug_checks=True,
+    )
+    batches = iter(loader)
+    told = []
     try:
-        outputs = [process.communicate(timeout=150) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    first, second = (json.loads(out.splitlines()[-1]) for out, _ in outputs)
-    for name in first:
-        assert first[name][1:] == second[name][1:]  # the same sums, the same state
-        rows = [first[name][0], second[name][0]]
-        split = name not in ("replicated", "model across processes")
-        assert rows == ([32, 32] if split else [64, 64]), name  # each row once
+        next(batches)
+    except feeder.ProcessMismatchError as error:
+        told.append([str(error), error.step, list(error.differences.items())])
+    batches.set_state(iter(loader).get_state() | {"step": index, "position": 12 * index})
+    try:
+        next(batches)
+    except feeder.ProcessMismatchError as error:
+        told.append([str(error), error.step])
+    print(json.dumps(told))
+"""
+
+
+def test_debug_checks_find_rows_that_differ_between_processes_and_other_steps():
+    for (first, second), step in zip(
+        map(json.loads, last_lines(run_job(DIVERGED, 2))), (0, 1), strict=True
+    ):
+        assert first == [
+            "rows that several processes hold must be the same on all, got batch of step 0 with "
+            "other rows on processes 0 and 1: 5; make every record depend on nothing but its index "
+            "and the Generator of a RandomMap",
+            0,
+            [["batch", {"0": [5], "1": [5]}]],
+        ]
+        assert second == [
+            f"the processes of a job must be at the same batch, got `step` {step} on process "
+            f"{step} and {1 - step} on process {1 - step}",
+            step,
+        ]
