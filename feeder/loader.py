@@ -103,6 +103,8 @@ class DataLoader:
             initialised, else 0 of 1.
         process_count: Processes of the job, which split the rows of each batch evenly where no
             sharding says otherwise.
+        pin_memory: Whether slots are registered with the driver of a GPU that batches go to, which
+            then reads them in place; where that cannot be done, a warning is logged.
         debug_checks: Whether processes that hold the same rows compare every batch, before any of
             them gets it, and all of them their step; they must then take the same batches, in
             step. Costs milliseconds for each batch.
@@ -146,6 +148,7 @@ class DataLoader:
         max_bad_records: int | None = None,
         process_index: int | None = None,
         process_count: int | None = None,
+        pin_memory: bool = True,
         debug_checks: bool = False,
     ) -> None:
         with topology.agreement(sharding, process_index) as agreement:
@@ -177,6 +180,7 @@ class DataLoader:
                 max_memory_bytes=max_memory_bytes,
                 timeout_s=timeout_s,
                 max_restarts=max_restarts,
+                pin_memory=pin_memory,
             )
             max_bad_records = arguments.optional_integer("max_bad_records", max_bad_records, 0)
             device_batches = arguments.integer("device_batches", device_batches, 1)
@@ -198,7 +202,7 @@ class DataLoader:
             self._ordering = ordering
             self._planner, identity = ordering.planner(placement.local_rows)
             placer = placement.placer
-            producer = production.producer(recipe, self._first_plan, placer is not None)
+            producer = production.producer(recipe, self._first_plan, placer)
             if production.num_workers == 0:
                 device_batches = 1
             self._stages = Stages(

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from feeder import arguments
 from feeder.plan.batches import BatchPlan
@@ -20,8 +20,12 @@ from feeder.produce.pool import Pool
 from feeder.produce.recipe import Recipe
 from feeder.produce.room import start_error
 from feeder.produce.session import Producer
+from feeder.produce.slots import Slab
 from feeder.produce.supervise import Limits
 from feeder.produce.threads import Threads
+
+if TYPE_CHECKING:
+    from feeder.place.placer import Placer
 
 WorkerType: TypeAlias = Literal["process", "thread"]
 WORKER_TYPES: tuple[WorkerType, ...] = get_args(WorkerType)
@@ -36,12 +40,14 @@ class Production:
         worker_type: What they are.
         prefetch_batches: Batches built ahead; None: a default.
         limits: What they may take.
+        pin_memory: Whether slots are pinned for an accelerator, where there is one.
     """
 
     num_workers: int | None
     worker_type: WorkerType
     prefetch_batches: int | None
     limits: Limits
+    pin_memory: bool = True
 
     @classmethod
     def of(
@@ -54,6 +60,7 @@ class Production:
         max_memory_bytes: Any,
         timeout_s: Any,
         max_restarts: Any,
+        pin_memory: Any,
     ) -> Production:
         """Checks the arguments of a `DataLoader`.
 
@@ -78,30 +85,36 @@ class Production:
                 max_restarts=arguments.optional_integer("max_restarts", max_restarts, 0),
                 chunks_per_batch=arguments.integer("chunks_per_batch", chunks_per_batch, 1),
             ),
+            pin_memory=arguments.boolean("pin_memory", pin_memory),
         )
 
-    def producer(self, recipe: Recipe, first: Callable[[], BatchPlan], places: bool) -> Producer:
+    def producer(
+        self, recipe: Recipe, first: Callable[[], BatchPlan], placer: Placer | None
+    ) -> Producer:
         """Makes what builds batches.
 
         Args:
             recipe: How.
             first: Plans the first batch, to measure by.
-            places: Whether batches are placed on devices.
+            placer: Places batches on devices; None: they stay on the host.
 
         Raises:
             TypeError: The recipe cannot be pickled for worker processes.
         """
         if self.num_workers is None:
-            return Auto(recipe, first, lambda number: self._made(recipe, number, places))
-        return self._made(recipe, self.num_workers, places)
+            return Auto(recipe, first, lambda number: self._made(recipe, number, placer))
+        return self._made(recipe, self.num_workers, placer)
 
-    def _made(self, recipe: Recipe, num_workers: int, places: bool) -> Producer:
-        if num_workers == 0:
-            return Inline(recipe, self.limits.max_bytes, ahead=places)
-        if self.worker_type == "thread" or not _has_processes():
-            return Threads(recipe, num_workers, self.limits, self.prefetch_batches)
+    def _made(self, recipe: Recipe, num_workers: int, placer: Placer | None) -> Producer:
+        pinner = placer.pinner() if placer is not None and self.pin_memory else None
+        threads = num_workers and (self.worker_type == "thread" or not _has_processes())
         try:
-            return Pool(recipe, num_workers, self.limits, self.prefetch_batches)
+            slab = Slab(self.limits.max_bytes, pinner)
+            if num_workers == 0:
+                return Inline(recipe, slab, ahead=placer is not None)
+            if threads:
+                return Threads(recipe, num_workers, self.limits, self.prefetch_batches, slab)
+            return Pool(recipe, num_workers, self.limits, self.prefetch_batches, slab)
         except OSError as error:
             if (explained := start_error(error)) is not None:
                 raise explained from error

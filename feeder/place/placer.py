@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding, Sharding
 from numpy.typing import NDArray
 
 from feeder.place.fit import batch_axis, check_fits, described, is_placed, num_shards, sized
+from feeder.place.pinning import Pinner
 from feeder.plan.order import Indices
 from feeder.plan.rows import rows_of_slices
 from feeder.spec import ArraySpec
@@ -140,6 +141,10 @@ class Placer:
             found = {process: rows_of_slices(num_rows, parts) for process, parts in slices.items()}
             self._rows_of[num_rows] = found
         return found
+
+    def pinner(self) -> Pinner | None:
+        """What pins slots for the devices, where that saves a copy."""
+        return Pinner.of(self._shardings)
 
     def place(self, batch: Any, num_rows: int) -> Any:
         """Puts a local batch on the devices; leaves that are no numbers stay on the host.

@@ -24,7 +24,7 @@ class Inline:
 
     Args:
         recipe: What builds a batch.
-        max_bytes: Most bytes of slots at one time.
+        slab: The slots.
         ahead: Whether `poll` builds, so that a batch can be on its way to the devices while
             the one before it is used; else only `wait` does, when it is asked for.
     """
@@ -33,10 +33,10 @@ class Inline:
     num_restarts = 0
     worker_pids = ()
 
-    def __init__(self, recipe: Recipe, max_bytes: int, ahead: bool) -> None:
+    def __init__(self, recipe: Recipe, slab: Slab, ahead: bool) -> None:
         self._recipe = recipe
         self._ahead = ahead
-        self._slab = Slab(max_bytes)
+        self._slab = slab
 
     def start(self) -> None:
         """Nothing to do."""

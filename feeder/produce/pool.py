@@ -46,6 +46,7 @@ class Pool:
         limits: What they may take.
         prefetch_batches: Batches that one session should have under way; None: two for each
             worker, and up to 16 while their slots take less than `SMALL_BYTES`.
+        slab: The slots, owned from now on.
 
     Raises:
         TypeError: The recipe cannot be pickled.
@@ -57,10 +58,11 @@ class Pool:
         num_workers: int,
         limits: Limits,
         prefetch_batches: int | None,
+        slab: Slab,
     ) -> None:
         self._num_workers = num_workers
         self._prefetch_batches = prefetch_batches
-        self._slab = Slab(limits.max_bytes)
+        self._slab = slab
         try:
             self._recipe_fd, own_bytes = payload.pack(recipe)
             try:

@@ -26,6 +26,7 @@ import sys
 import threading
 import weakref
 from dataclasses import dataclass
+from typing import Protocol
 
 from feeder.errors import ClosedError, MemoryLimitError
 from feeder.produce.layout import Buffer
@@ -53,6 +54,16 @@ class Slot:
     capacity: int
 
 
+class Pinner(Protocol):
+    """Who is to know where slots lie, from when they are made until they are given back."""
+
+    def pin(self, address: int, num_bytes: int) -> None:
+        """A slot was made."""
+
+    def unpin(self, address: int) -> None:
+        """It is about to be given back. Called in any thread, and by the garbage collector."""
+
+
 class Slab:
     """Allocates slots of one size, last freed first: its pages are warm.
 
@@ -65,10 +76,12 @@ class Slab:
 
     Args:
         max_bytes: Most bytes of slots at one time.
+        pinner: Told of every slot.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, pinner: Pinner | None = None) -> None:
         self._max_bytes = max_bytes
+        self._pinner = pinner
         self.num_bytes = min(max(max_bytes * _VIRTUAL_FACTOR, mmap.PAGESIZE), _MAX_VIRTUAL)
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -78,6 +91,7 @@ class Slab:
         self._getpid = os.getpid
         give_back = mmap.MADV_REMOVE if shared else mmap.MADV_DONTNEED
         self._remove = functools.partial(self._map.madvise, give_back)
+        self._address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._map))
         self.slot_bytes = 0
         self._end = 0  # bytes of the slab ever handed out
         self._held_bytes = 0  # bytes of slots that exist, free or not
@@ -131,6 +145,8 @@ class Slab:
         self._end = start + size
         self.slot_bytes = size  # not before: one batch that fits nowhere is no measure
         self._held_bytes += size
+        if self._pinner is not None:
+            self._pinner.pin(self._address + start, size)
         return Slot(start, size)
 
     def _back(self, start: int, size: int) -> None:
@@ -196,6 +212,8 @@ class Slab:
 
     def _discard(self, slot: Slot) -> None:
         self._held_bytes -= slot.capacity
+        if self._pinner is not None:
+            self._pinner.unpin(self._address + slot.offset)
         self._remove(slot.offset, slot.capacity)
 
 

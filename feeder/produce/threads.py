@@ -72,19 +72,25 @@ class Threads:
         num_workers: Threads, at least 1.
         limits: What they may take.
         prefetch_batches: Batches that one session should have under way; None: two per thread.
+        slab: The slots, owned from now on.
     """
 
     worker_pids = ()
     num_restarts = 0
 
     def __init__(
-        self, recipe: Recipe, num_workers: int, limits: Limits, prefetch_batches: int | None
+        self,
+        recipe: Recipe,
+        num_workers: int,
+        limits: Limits,
+        prefetch_batches: int | None,
+        slab: Slab,
     ) -> None:
         self.window = prefetch_batches or 2 * num_workers
         self._recipe = recipe
         self._num_workers = num_workers
         self._timeout_s = limits.timeout_s
-        self._slab = Slab(limits.max_bytes)
+        self._slab = slab
         self._pid = os.getpid()
         self._changed = threading.Condition()
         # All of the following is touched only by whoever holds `_changed`.
