@@ -1,14 +1,17 @@
-# Two commands do everything, set-up included: `make demo` and `make test`.
+# Each of these does everything, set-up included: `make demo`, `make test`, `make examples`.
 
 PYTHON ?= python3
 VENV := .venv
 NEWER := .venv-3.12
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-newer lint bench clean
+.PHONY: demo examples test test-newer lint bench clean
 
 demo: $(VENV)/examples.stamp
 	$(VENV)/bin/python examples/demo.py
+
+examples: $(VENV)/examples.stamp
+	$(VENV)/bin/python examples/check.py
 
 test: lint $(VENV)/tests.stamp
 	$(VENV)/bin/python -m pytest
@@ -30,6 +33,8 @@ bench: $(VENV)/benchmarks.stamp
 	$(VENV)/bin/python benchmarks/throughput.py
 	$(VENV)/bin/python benchmarks/planning.py
 	$(VENV)/bin/python benchmarks/workers.py
+	$(VENV)/bin/python benchmarks/placement.py
+	$(VENV)/bin/python benchmarks/transfer.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -32,13 +32,20 @@ def run_job(
     script: str, num_processes: int, *arguments: str, limit_s: float = 100
 ) -> list[tuple[int, str, str]]:
     """Runs a script in every process of a job; exit code, output and errors of each."""
+    return run(PRELUDE + textwrap.dedent(script), num_processes, *arguments, limit_s=limit_s)
+
+
+def run(
+    code: str, num_processes: int, *arguments: str, num_devices: int = 4, limit_s: float = 100
+) -> list[tuple[int, str, str]]:
+    """Runs Python in several processes, which get index, count and a port as arguments."""
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}",
         "PYTHONPATH": str(Path(__file__).parents[1]),
     }
-    code, port = PRELUDE + textwrap.dedent(script), str(free_port())
+    port = str(free_port())
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", code, str(index), str(num_processes), port, *arguments],

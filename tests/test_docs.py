@@ -1,7 +1,11 @@
-"""The documentation names tests that are there."""
+"""The documentation names tests that are there, and its Python runs as it stands."""
 
 import pathlib
 import re
+
+import pytest
+
+from tests.jobs import run
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -15,3 +19,15 @@ def test_every_row_of_the_fault_matrix_names_a_test():
     for row in rows:
         path, name = re.search(r"`([\w/]+\.py)::(\w+)` \|$", row).groups()
         assert f"def {name}(" in (ROOT / "tests" / path).read_text(), row
+
+
+@pytest.mark.parametrize(("kind", "num_processes"), [("", 1), (" job=2", 2)])
+def test_the_blocks_of_the_page_on_hosts_run(kind, num_processes):
+    text = (ROOT / "docs" / "hosts.md").read_text()
+    blocks = re.findall(rf"```python{kind}\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 4
+    for code, out, errors in run("\n".join(blocks), num_processes, num_devices=8 // num_processes):
+        assert code == 0, errors
+        if num_processes == 2:
+            assert "(64,) 4\n" in out
+            assert "got batch['x'] of step 0 with other rows on processes 0 and 1" in out

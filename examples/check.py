@@ -1,0 +1,48 @@
+"""Runs the examples of several processes and of Orbax, and checks that what stopped goes on the same.
+
+Ends with a line that says whether it did.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+
+def run(script: str, *options: str) -> list[str]:
+    """Runs an example, showing what it prints; returns its lines."""
+    print(f"\n=== {script} {' '.join(options)}", flush=True)
+    command = [sys.executable, str(FOLDER / script), *options]
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    print(result.stdout, end="", flush=True)
+    if result.returncode:
+        raise SystemExit(f"FAILED: {script} ended with {result.returncode}")
+    return result.stdout.splitlines()
+
+
+def gpt(folder: Path, *options: str) -> str:
+    """The last line of a short training: its last loss, to the bit."""
+    return run("train_gpt.py", "--steps=16", "--save-every=4", f"--checkpoints={folder}", *options)[
+        -1
+    ]
+
+
+def main() -> int:
+    run("train_multihost.py")
+    with tempfile.TemporaryDirectory() as folder:
+        undisturbed = gpt(Path(folder) / "undisturbed")
+        gpt(Path(folder) / "stopped", "--stop-at=10")  # the checkpoint of step 8 is left
+        resumed = gpt(Path(folder) / "stopped")
+    if resumed != undisturbed:
+        print(f"FAILED: {resumed}, undisturbed {undisturbed}")
+        return 1
+    print(f"OK: stopped or not, the same {resumed}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
