@@ -1,4 +1,4 @@
-"""Runs the examples of several processes and of Orbax, and checks that what stopped goes on the same.
+"""Runs the examples of several processes and of Orbax: what is stopped goes on the same.
 
 Ends with a line that says whether it did.
 """

@@ -9,8 +9,9 @@ The way of a batch, room by room::
     monitor   where does the time go?
 
 ``sources`` says where records live; ``loader`` checks the arguments (with ``arguments``,
-``ordering``, ``topology`` and ``production``) and owns the workers; ``iterator`` moves batches
-through the rooms; ``errors`` is all that can go wrong. ``feeder.testing`` is for your own tests.
+``ordering``, ``topology``, ``production`` and ``sample``) and owns the workers; ``iterator`` moves
+batches through the rooms; ``errors`` is all that can go wrong. ``feeder.testing`` is for your own
+tests.
 """
 
 from feeder.errors import (

@@ -9,14 +9,11 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import optree
-
 from feeder import arguments, topology
 from feeder.errors import ClosedError
 from feeder.iterator import BatchIterator, Stages
 from feeder.ordering import Ordering
 from feeder.place.replicas import ReplicaCheck
-from feeder.plan.batches import BatchPlan
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.samplers import InfiniteSampler
 from feeder.plan.schedule import MAX_POSITIONS, START, Cursor, LastBatch
@@ -26,13 +23,11 @@ from feeder.produce.info import WorkerInfo
 from feeder.produce.recipe import Recipe
 from feeder.produce.transforms import RandomMap
 from feeder.production import Production, WorkerType
-from feeder.spec import ArraySpec
+from feeder.sample import Sample
 from feeder.version import VERSION
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding
-
-    from feeder.place.placer import Placer
 
 
 class DataLoader:
@@ -202,7 +197,8 @@ class DataLoader:
             self._ordering = ordering
             self._planner, identity = ordering.planner(placement.local_rows)
             placer = placement.placer
-            producer = production.producer(recipe, self._first_plan, placer)
+            self._sample = Sample(recipe, self._planner, placer)
+            producer = production.producer(recipe, self._sample.plan, placer)
             if production.num_workers == 0:
                 device_batches = 1
             self._stages = Stages(
@@ -217,8 +213,7 @@ class DataLoader:
                 else None,
             )
             try:
-                if placer is not None and placer.cuts_columns:
-                    self._check_columns(placer)
+                self._sample.check()
                 agreement.settle(
                     {
                         **asdict(identity),
@@ -235,14 +230,6 @@ class DataLoader:
                 raise
             # Also called when the loader and its iterators are gone, and at the interpreter's end.
             self._close = weakref.finalize(self, producer.close)
-
-    def _check_columns(self, placer: Placer) -> None:
-        """Checks that every leaf of a batch has the axes that its sharding cuts."""
-        try:
-            sample, num_rows = self._sample
-        except Exception:  # of the user's code: the batch that it belongs to will raise it
-            return
-        placer.check_leaves(sample, num_rows)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -349,22 +336,7 @@ class DataLoader:
         Raises:
             Exception: Whatever user code raises at that record.
         """
-        sample, num_rows = self._sample
-        if self._stages.placer is not None:
-            return self._stages.placer.spec(sample, num_rows)
-        return optree.tree_map(ArraySpec.of, sample)
-
-    @functools.cached_property
-    def _sample(self) -> tuple[Any, int]:
-        """What the local part of the first batch looks like, and the rows of the global one."""
-        plan = self._first_plan()
-        return here.build_sample(self._recipe, plan.chunk), plan.num_rows
-
-    def _first_plan(self) -> BatchPlan:
-        plan = self._planner.batch(0)
-        if plan is None:
-            raise ValueError("`sampler` must give at least one batch, got none")
-        return plan
+        return self._sample.spec()
 
     def close(self) -> None:
         """Ends all workers. Batches delivered stay valid. Idempotent."""

@@ -1,0 +1,71 @@
+"""What batches look like, known from one record."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import optree
+
+from feeder.plan.batches import BatchPlan, Planner
+from feeder.produce import here
+from feeder.produce.recipe import Recipe
+from feeder.spec import ArraySpec
+
+if TYPE_CHECKING:
+    from feeder.place.placer import Placer
+
+
+class Sample:
+    """The first batch of a loader, of which one record is read once somebody asks.
+
+    Args:
+        recipe: What builds a batch.
+        planner: Plans them.
+        placer: Places them; None: they stay on the host.
+    """
+
+    def __init__(self, recipe: Recipe, planner: Planner, placer: Placer | None) -> None:
+        self._recipe = recipe
+        self._planner = planner
+        self._placer = placer
+
+    def plan(self) -> BatchPlan:
+        """The plan of the first batch.
+
+        Raises:
+            ValueError: There is none.
+        """
+        plan = self._planner.batch(0)
+        if plan is None:
+            raise ValueError("`sampler` must give at least one batch, got none")
+        return plan
+
+    @functools.cached_property
+    def local(self) -> Any:
+        """A batch with the shapes and dtypes of the local part of the first one.
+
+        Raises:
+            Exception: Whatever user code raises at its record.
+        """
+        return here.build_sample(self._recipe, self.plan().chunk)
+
+    def spec(self) -> Any:
+        """Shape and dtype of every leaf as delivered; raises what `local` raises."""
+        if self._placer is not None:
+            return self._placer.spec(self.local, self.plan().num_rows)
+        return optree.tree_map(ArraySpec.of, self.local)
+
+    def check(self) -> None:
+        """Checks that every leaf has the axes that its sharding cuts.
+
+        Raises:
+            ValueError: A leaf has not.
+        """
+        if self._placer is None or not self._placer.cuts_columns:
+            return
+        try:
+            local, num_rows = self.local, self.plan().num_rows
+        except Exception:  # of the user's code: the batch that it belongs to will raise it
+            return
+        self._placer.check_leaves(local, num_rows)
