@@ -235,6 +235,7 @@ def show_steps(data: Any, workers: int, steps: int, rounds: int) -> None:
         step = step_of(milliseconds)
         found: dict[str, list[float]] = {}
         for _ in range(rounds):
+            time.sleep(1)  # all have loaded ahead what they will
             alone = loop(step, repeated(), steps)
             found.setdefault("resident", []).append(alone)
             for name, batches in running.items():
