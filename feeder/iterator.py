@@ -135,8 +135,10 @@ class BatchIterator(Iterator[Any]):
                     self._bad.add(ready.bad)
                 self._delivered += 1
                 return ready.batch
-        except BaseException:
+        except BaseException as error:
             self._restart()
+            if self._replicas is not None:
+                self._replicas.fail(error)
             raise
         finally:
             self._wait_ns += time.perf_counter_ns() - began

@@ -106,8 +106,10 @@ class DataLoader:
 
     In a job of several processes each of them makes the same loaders, in the same order: they
     compare source length, seed, batch size and the other arguments that make up the batches, and
-    wait for each other up to five minutes. A loader that is one process's own has a sharding over
-    its own devices, or ``process_index=0, process_count=1``.
+    wait for each other up to five minutes (ten, where the first of them never comes). A loader that
+    is one process's own has a sharding over its own devices, or ``process_index=0,
+    process_count=1``. Where a sharding cuts more than rows, one record is read, in this process,
+    to see whether its leaves fit.
 
     Raises:
         TypeError: An argument has the wrong type, or cannot be pickled for the workers.
@@ -218,7 +220,7 @@ class DataLoader:
                     {
                         **asdict(identity),
                         **recipe.described,
-                        "num_epochs": ordering.num_epochs,
+                        **ordering.described,
                         "max_bad_records": max_bad_records,
                         "sharding": placement.described,
                         "debug_checks": debug_checks,

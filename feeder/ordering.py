@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -228,6 +229,15 @@ class Ordering:
         return ReplayedBatches(
             sampler, length, self.num_records, self.num_epochs, local_rows
         ), self._identity(kind)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What else makes up the order, JSON-able: what another process can compare."""
+        sampler = self.sampler if self.batch_sampler is None else self.batch_sampler
+        items = None
+        if sampler is not None and not _has_items(sampler) and isinstance(sampler, Iterable):
+            items = zlib.crc32(repr(first_items(sampler, _COMPARED)).encode())
+        return {"num_epochs": self.num_epochs, "first items of the sampler": items}
 
     def _identity(self, sampler: dict[str, Any] | None) -> Identity:
         return Identity(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import optree
 
 from feeder.plan.batches import BatchPlan, Planner
@@ -48,7 +49,8 @@ class Sample:
         Raises:
             Exception: Whatever user code raises at its record.
         """
-        return here.build_sample(self._recipe, self.plan().chunk)
+        batch = here.build_sample(self._recipe, self.plan().chunk)
+        return optree.tree_map(_hollow, batch)  # it may be kept for long
 
     def spec(self) -> Any:
         """Shape and dtype of every leaf as delivered; raises what `local` raises."""
@@ -69,3 +71,10 @@ class Sample:
         except Exception:  # of the user's code: the batch that it belongs to will raise it
             return
         self._placer.check_leaves(local, num_rows)
+
+
+def _hollow(leaf: Any) -> Any:
+    """An array of the same shape and dtype that takes no memory."""
+    if isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
+        return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+    return leaf

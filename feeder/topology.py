@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,12 +45,13 @@ def agreement(sharding: Any, process_index: int | None) -> Agreement:
     They are those that have a device in the sharding; without one, all processes, where JAX says
     which of them this is. A host that is simulated is compared with nobody.
     """
-    processes = range(_jax_process()[1]) if process_index is None else range(0)
-    if sharding is None:
-        return Agreement(Service.of(tuple(processes)))
-    found = [getattr(leaf, "device_set", ()) for leaf in optree.tree_leaves(sharding)]
-    in_mesh = {device.process_index for devices in found for device in devices}
-    return Agreement(Service.of(tuple(sorted(in_mesh))))
+    if sharding is None and process_index is not None:
+        return Agreement(None)
+    in_mesh: set[int] = set()
+    for leaf in optree.tree_leaves(sharding):
+        with contextlib.suppress(Exception):  # no sharding, or one without devices: refused later
+            in_mesh.update(device.process_index for device in leaf.device_set)
+    return Agreement(Service.of(tuple(sorted(in_mesh or range(_jax_process()[1])))))
 
 
 def of(

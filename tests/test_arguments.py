@@ -125,8 +125,8 @@ SHARDING = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
         (
             {"sharding": "data"},
             TypeError,
-            "`sharding` must be a jax.sharding.Sharding, as NamedSharding(mesh, P('data')), got "
-            "'data'",
+            "`sharding` must be a jax.sharding.Sharding, got 'data'; use NamedSharding(mesh, "
+            "P('data')), or feeder.batch_sharding(mesh)",
         ),
         (
             {"sharding": SHARDING, "batch_size": 20},

@@ -1,8 +1,10 @@
 """Hard cases of workers: slots that grow, limits, several iterators, threads that hang."""
 
 import asyncio
+import os
 import random
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -207,3 +209,26 @@ def test_a_forked_copy_says_so_while_another_thread_waits():
 
         assert in_a_fork(child)
         waiter.join()
+
+
+@PRODUCERS
+def test_a_forked_copy_that_ends_leaves_the_batches_of_its_parent_as_they_are(options):
+    source = np.ones((4096, 1024), np.float32)
+    with feeder.DataLoader(source, 256, num_epochs=None, **options) as loader:
+        batches = iter(loader)
+        for _ in range(6):  # slots that are free when the copy is made
+            next(batches)
+        go = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # JAX and Python warn of forks: rightly
+            pid = os.fork()
+        if pid == 0:
+            os.read(go[0], 1)
+            loader.close()
+            os._exit(0)
+        kept = [next(batches) for _ in range(6)]
+        os.write(go[1], b"x")
+        os.waitpid(pid, 0)
+        os.close(go[0])
+        os.close(go[1])
+        assert [float(batch.sum()) for batch in kept] == [256.0 * 1024] * 6

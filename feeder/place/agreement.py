@@ -25,6 +25,8 @@ from feeder.place.service import Service
 PATIENCE_S = 300.0
 """Seconds that processes wait for each other, as long as `jax.distributed.initialize` does."""
 
+_MOST_BITS = 1024
+
 _SHOWN = 8
 """Processes listed in a message before "and so many more"."""
 
@@ -40,7 +42,7 @@ class Agreement:
     def __init__(self, service: Service | None, patience_s: float = PATIENCE_S) -> None:
         self.service = service
         self._patience_s = patience_s
-        self._told = False
+        self._told = self._decided = False
 
     def __enter__(self) -> Self:
         return self
@@ -51,11 +53,13 @@ class Agreement:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None and self.service is not None and not self._told:
-            self._tell({"failed": f"{type(error).__name__}: {error}"})
-            if self.service.own == self.service.processes[0]:
-                told = {str(self.service.own): f"{type(error).__name__}: {error}"}
-                self.service.put("verdict", json.dumps({"failed": told}))
+        if error is None or self.service is None:
+            return
+        told = f"{type(error).__name__}: {error}"
+        if not self._told:
+            self._tell({"failed": told})
+        if self.service.own == self.service.processes[0] and not self._decided:
+            self._decide({"failed": {str(self.service.own): told}})  # nobody need wait for it
 
     def settle(self, fields: Mapping[str, Any]) -> None:
         """Compares what every process is about to do.
@@ -70,23 +74,28 @@ class Agreement:
         if service is None:
             return
         deadline = time.monotonic() + self._patience_s
-        own = json.loads(json.dumps(dict(fields)))  # as the others get it: no tuples
+        own = json.loads(json.dumps({name: _plain(value) for name, value in fields.items()}))
         self._tell({"fields": own})
         leader = service.processes[0]
         if service.own == leader:
             verdict = _verdict(own, leader, service.processes, self._getter(deadline))
-            service.put("verdict", json.dumps(verdict))
+            self._decide(verdict)
         else:
-            # The leader may wait for the last process as long as this one for the leader.
+            # The leader may have come last, and still wait for others as long as it may.
             found = service.get("verdict", deadline + self._patience_s)
             verdict = json.loads(found or json.dumps({"missing": [leader]}))
         if any(verdict.values()):
-            raise _error(verdict, self._patience_s)
+            raise _error(verdict, self._patience_s, service.number)
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         assert self.service is not None
         self._told = True
         self.service.put(f"config/{self.service.own}", json.dumps(message))
+
+    def _decide(self, verdict: Mapping[str, Any]) -> None:
+        assert self.service is not None
+        self._decided = True
+        self.service.put("verdict", json.dumps(verdict))
 
     def _getter(self, deadline: float) -> Callable[[int], Any]:
         def get(process: int) -> Any:
@@ -121,7 +130,12 @@ def _verdict(
     return {"differences": ordered, "failed": failed, "missing": missing}
 
 
-def _error(verdict: dict[str, Any], patience_s: float) -> ProcessMismatchError:
+def _plain(value: Any) -> Any:
+    """What JSON can hold: Python turns no more than 4300 digits into decimals."""
+    return hex(value) if isinstance(value, int) and value.bit_length() > _MOST_BITS else value
+
+
+def _error(verdict: dict[str, Any], patience_s: float, number: int) -> ProcessMismatchError:
     differences = {
         name: {int(process): value for process, value in values.items()}
         for name, values in verdict.get("differences", {}).items()
@@ -133,10 +147,14 @@ def _error(verdict: dict[str, Any], patience_s: float) -> ProcessMismatchError:
         *(f"  {listed([process])} could not make its loader: {t}" for process, t in failed.items()),
     ]
     if missing:
-        lines.append(f"  {listed(missing)} made no loader within {patience_s:g} s")
+        lines.append(f"  {listed(missing)} made none within {patience_s:g} s")
     return ProcessMismatchError(
-        "the processes of a job must make the same loaders, in the same order, got different "
-        "ones:\n" + "\n".join(lines) + "\nGive every process the same arguments and the same data.",
+        "the processes of a job must make the same loaders, in the same order, got for loader "
+        f"number {number}:\n"
+        + "\n".join(lines)
+        + "\nGive every process the same arguments and the "
+        "same data; a loader that is one process's own has a sharding over its own devices, or "
+        "`process_index=0, process_count=1`.",
         differences=differences,
         failed=failed,
         missing=missing,
@@ -145,12 +163,16 @@ def _error(verdict: dict[str, Any], patience_s: float) -> ProcessMismatchError:
 
 def _by_value(values: Mapping[int, Any]) -> str:
     """``16 on process 0, 32 on processes 1 and 2``."""
-    shown = reprlib.Repr()
-    shown.maxstring = shown.maxother = 200
+    brief = reprlib.Repr()
+    brief.maxstring = brief.maxother = brief.maxlong = 200
+    brief.maxlist = brief.maxdict = 20
     groups: dict[str, list[int]] = {}
     for process, value in values.items():
-        groups.setdefault(shown.repr(value), []).append(process)
-    return ", ".join(f"{value} on {listed(group)}" for value, group in groups.items())
+        groups.setdefault(repr(value), []).append(process)
+    shown = {text: brief.repr(values[group[0]]) for text, group in groups.items()}
+    if len(set(shown.values())) < len(shown):  # brief is too brief
+        shown = {text: text for text in shown}
+    return ", ".join(f"{shown[text]} on {listed(group)}" for text, group in groups.items())
 
 
 def listed(processes: list[int]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import reprlib
+import zlib
 from typing import Any, TypeGuard
 
+import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from numpy.typing import NDArray
 
 _PLACED = "biufcV"
@@ -77,16 +79,57 @@ def check_fits(name: str, shape: tuple[int, ...], sharding: Sharding) -> None:
             )
 
 
-def described(sharding: Sharding) -> str:
-    """The sharding in words that are the same on every process."""
-    devices = [device.id for device in getattr(sharding, "_device_assignment", ())]
+def described(name: str, sharding: Sharding) -> str:
+    """The sharding in words that are the same on every process.
+
+    Args:
+        name: Its place in the tree of shardings.
+        sharding: Any.
+    """
+    if not isinstance(sharding, NamedSharding):
+        return f"{name}: {type(sharding).__name__} over {len(sharding.device_set)} devices"
+    axes = ", ".join(f"{axis!r}: {size}" for axis, size in sharding.mesh.shape.items())
+    cut = [_axes(sharding, dimension) for dimension in range(len(sharding.spec))]
+    while cut and not cut[-1]:  # P("data") is P("data", None)
+        cut.pop()
+    devices = [device.id for device in sharding.mesh.devices.flat]
+    order = f"{reprlib.repr(devices)}, {zlib.crc32(repr(devices).encode()):08x}"
+    return f"{name}: mesh {{{axes}}} of devices {order}, cut by {cut}"
+
+
+def check_sharding(name: str, sharding: Any) -> None:
+    """Checks that it says of every row on which devices of this job it lies.
+
+    Args:
+        name: Its place in the tree of shardings, for the message.
+        sharding: What was given.
+
+    Raises:
+        TypeError: It is no sharding of devices.
+        ValueError: It leaves something open, or has no device of this process.
+    """
+    if not isinstance(sharding, Sharding):
+        remedy = "use NamedSharding(mesh, P('data')), or feeder.batch_sharding(mesh)"
+        raise TypeError(f"`{name}` must be a jax.sharding.Sharding, got {sharding!r}; {remedy}")
     if isinstance(sharding, NamedSharding):
-        devices = [device.id for device in sharding.mesh.devices.flat]
-        axes = ", ".join(f"{name!r}: {size}" for name, size in sharding.mesh.shape.items())
-        words = f"NamedSharding(mesh {{{axes}}}, {sharding.spec})"
-    else:
-        words = type(sharding).__name__
-    return f"{words} on devices {reprlib.repr(devices)}, {hash(tuple(devices)):x}"
+        if not isinstance(sharding.mesh, Mesh):
+            raise TypeError(f"`{name}` must have a mesh of devices, got {sharding.mesh!r}")
+        if PartitionSpec.UNCONSTRAINED in tuple(sharding.spec):
+            raise ValueError(
+                f"`{name}` must say how every axis is cut, got {sharding.spec}; use None for one "
+                "that is whole"
+            )
+    if not sharding.addressable_devices:
+        raise ValueError(
+            f"`{name}` must have a device of this process (process {jax.process_index()}), got "
+            f"{sharding}"
+        )
+    try:
+        num_shards(sharding, 0)
+    except Exception as error:
+        raise ValueError(
+            f"`{name}` must apply to arrays of any rank, got {sharding}; use NamedSharding"
+        ) from error
 
 
 def _axes(sharding: NamedSharding, dimension: int) -> tuple[Any, ...]:

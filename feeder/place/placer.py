@@ -18,7 +18,15 @@ import optree
 from jax.sharding import NamedSharding, Sharding
 from numpy.typing import NDArray
 
-from feeder.place.fit import batch_axis, check_fits, described, is_placed, num_shards, sized
+from feeder.place.fit import (
+    batch_axis,
+    check_fits,
+    check_sharding,
+    described,
+    is_placed,
+    num_shards,
+    sized,
+)
 from feeder.place.pinning import Pinner
 from feeder.plan.order import Indices
 from feeder.plan.rows import rows_of_slices
@@ -40,7 +48,8 @@ class Placer:
 
     Raises:
         TypeError: ``sharding`` holds something else than `jax.sharding.Sharding`.
-        ValueError: It does not divide the batch, or no device of this process is in it.
+        ValueError: It does not divide the batch, leaves something open, or has no device of this
+            process.
     """
 
     def __init__(self, sharding: Any, batch_size: int | None, masked: bool = False) -> None:
@@ -49,16 +58,7 @@ class Placer:
             raise TypeError(f"`sharding` must hold at least one sharding, got {sharding!r}")
         names = [accessor.codify("sharding") for accessor in self._prefix.accessors()]
         for name, leaf in zip(names, shardings, strict=True):
-            if not isinstance(leaf, Sharding):
-                raise TypeError(
-                    f"`{name}` must be a jax.sharding.Sharding, as NamedSharding(mesh, P('data')), "
-                    f"got {leaf!r}"
-                )
-            if not leaf.addressable_devices:
-                raise ValueError(
-                    f"`{name}` must have a device of this process (process "
-                    f"{jax.process_index()}), got {leaf}"
-                )
+            check_sharding(name, leaf)
         self._masked = masked
         self._shardings: list[Sharding] = [*shardings, batch_axis(shardings[0])]
         self._by_rows = [batch_axis(leaf) for leaf in self._shardings]
@@ -67,7 +67,7 @@ class Placer:
         self._of_leaves: dict[optree.PyTreeSpec, list[int]] = {}
         self._local_counts: dict[int, int] = {}
         self._rows_of: dict[int, dict[int, Indices]] = {}
-        self.described = [described(leaf) for leaf in shardings]
+        self.described = [described(*pair) for pair in zip(names, shardings, strict=True)]
         # Local row at which each shard begins, by its first row; per sharding and size of batch.
         self._starts: dict[tuple[int, int], dict[int, int]] = {}
 

@@ -1,17 +1,19 @@
 """Do processes that hold the same rows hold the same bytes? For ``debug_checks=True``.
 
 Guarantees:
-    * A difference in a batch is an error on every process that holds the rows, before any of them
-      gets the batch.
-    * The processes are at the same step of the same structure, or all of them get an error.
+    * A difference in a batch is the same error on every process, before any of them gets the batch.
+    * The processes are at the same step of the same structure, or all of them get an error; so
+      they do where one of them cannot build its batch.
     * Nobody waits for longer than `PATIENCE_S` for another.
 
 Owner:
-    An iterator owns its `ReplicaCheck`, and with it two messages at the service at most.
+    An iterator owns its `ReplicaCheck`, and with it two messages at the service at most, and one
+    for each error.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import time
@@ -20,15 +22,14 @@ from typing import Any
 
 import numpy as np
 import optree
+from numpy.typing import NDArray
 
 from feeder.errors import ProcessMismatchError
 from feeder.place.agreement import PATIENCE_S, listed
 from feeder.place.service import Service
 from feeder.plan.order import Indices
 
-_HEX = 16
-"""Digits of a row's digest, of 64 bits."""
-
+_DIGEST_BYTES = 8
 _SHOWN_ROWS = 8
 
 
@@ -52,7 +53,7 @@ class ReplicaCheck:
         self._patience_s = patience_s
         self._run = service.next_run()
         self._count = 0  # of batches compared
-        self._told = -1  # the last of them that the others were told of
+        self._shared = functools.lru_cache(4)(self._shared_rows)
 
     def fingerprint(self, batch: Any, num_rows: int) -> dict[str, Any]:
         """What the other processes are to know of a batch.
@@ -62,16 +63,18 @@ class ReplicaCheck:
             num_rows: Rows of the global one.
         """
         own = self._rows_of(num_rows)[self._service.own]
-        shared = np.isin(own, self._shared(num_rows))
+        places = np.searchsorted(own, self._shared(num_rows)[self._service.own])
         leaves, treespec = optree.tree_flatten(batch)
         names = [accessor.codify("batch") for accessor in treespec.accessors()]
         return {
             "num_rows": num_rows,
-            "leaves": {name: _described(leaf) for name, leaf in zip(names, leaves, strict=True)},
+            "leaves": {
+                name: _described(leaf, len(own)) for name, leaf in zip(names, leaves, strict=True)
+            },
             "rows": {
-                name: _digests(leaf, np.flatnonzero(shared))
+                name: _digests(leaf, places)
                 for name, leaf in zip(names, leaves, strict=True)
-                if isinstance(leaf, np.ndarray) and len(leaf) == len(own)
+                if _has_rows(leaf, len(own))
             },
         }
 
@@ -86,98 +89,126 @@ class ReplicaCheck:
             ProcessMismatchError: Another process has another batch, or none.
         """
         service, deadline = self._service, time.monotonic() + self._patience_s
-        ours = {"step": step, **fingerprint}
-        if self._told < self._count:  # else an interrupt came after that
-            service.put(self._key(self._count, service.own), json.dumps(ours))
-            self._told = self._count
-        others = [process for process in service.processes if process != service.own]
+        self._tell({"step": step, **fingerprint})
         told = {
-            process: service.get(self._key(self._count, process), deadline) for process in others
+            process: service.get(self._key(self._count, process), deadline)
+            for process in service.processes
         }
         # Who has told of this batch has read what we told of the one before.
         if self._count:
             service.forget(self._key(self._count - 1, service.own))
         self._count += 1
-        for process, theirs in told.items():
-            if theirs is None:
-                raise self._missing(process, step)
-            self._check(process, ours, json.loads(theirs))
+        if missing := [process for process, message in told.items() if message is None]:
+            raise ProcessMismatchError(
+                f"every process must come to step {step} with `debug_checks`, got nothing of "
+                f"{listed(missing)} within {self._patience_s:g} s, of iterator number "
+                f"{self._run + 1} of this loader; take the same batches on all of them",
+                missing=missing,
+                step=step,
+            )
+        messages = {process: json.loads(message or "") for process, message in told.items()}
+        failed = {p: message["failed"] for p, message in messages.items() if "failed" in message}
+        if failed:
+            lines = [f"  {listed([process])}: {why}" for process, why in failed.items()]
+            raise ProcessMismatchError(
+                f"every process must build step {step}, got errors:\n" + "\n".join(lines),
+                failed=failed,
+                step=step,
+            )
+        self._check(step, messages)
+
+    def fail(self, error: BaseException) -> None:
+        """Tells the others, who wait for this process's batch, that it cannot be built.
+
+        Nothing is told of what they know, and of an interrupt, after which this one may go on.
+        """
+        if isinstance(error, ProcessMismatchError) or not isinstance(error, Exception):
+            return
+        self._tell({"failed": f"{type(error).__name__}: {error}"})
+        self._count += 1  # the message before stays: others may still have to read it
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        self._service.put(self._key(self._count, self._service.own), json.dumps(message))
 
     def _key(self, count: int, process: int) -> str:
         return f"run{self._run}/{count}/{process}"
 
-    def _check(self, process: int, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-        own, step = self._service.own, ours["step"]
+    def _check(self, step: int, messages: dict[int, dict[str, Any]]) -> None:
+        """Every process finds the same, as each has what all told."""
+        first, *others = messages
         for name in ("step", "num_rows", "leaves"):
-            if ours[name] != theirs[name]:
-                values = {own: ours[name], process: theirs[name]}
-                raise ProcessMismatchError(
-                    f"the processes of a job must be at the same batch, got `{name}` "
-                    f"{ours[name]} on process {own} and {theirs[name]} on process {process}",
-                    differences={name: values},
-                    step=step,
-                )
-        rows_of = self._rows_of(ours["num_rows"])
-        shared = self._shared(ours["num_rows"])
-        mine = np.intersect1d(rows_of[own], shared)
-        other = np.intersect1d(rows_of[process], shared)
-        both = np.intersect1d(mine, other)
-        for name, digests in ours["rows"].items():
-            left = _picked(digests, np.searchsorted(mine, both))
-            right = _picked(theirs["rows"][name], np.searchsorted(other, both))
-            bad = [row for row, a, b in zip(both.tolist(), left, right, strict=True) if a != b]
-            if bad:
-                raise self._differs(name, bad, process, step)
+            for other in others:
+                if messages[first][name] != messages[other][name]:
+                    values = {first: messages[first][name], other: messages[other][name]}
+                    raise ProcessMismatchError(
+                        f"the processes of a job must be at the same batch, got `{name}` "
+                        f"{values[first]} on process {first} and {values[other]} on process "
+                        f"{other}",
+                        differences={name: values},
+                        step=step,
+                    )
+        num_rows = messages[first]["num_rows"]
+        for name in messages[first]["rows"]:
+            self._check_leaf(name, step, num_rows, messages)
 
-    def _differs(self, name: str, rows: list[int], process: int, step: int) -> ProcessMismatchError:
-        shown = ", ".join(map(str, rows[:_SHOWN_ROWS]))
-        more = f" and {len(rows) - _SHOWN_ROWS} more" if len(rows) > _SHOWN_ROWS else ""
-        pair = sorted([self._service.own, process])
-        return ProcessMismatchError(
+    def _check_leaf(
+        self, name: str, step: int, num_rows: int, messages: dict[int, dict[str, Any]]
+    ) -> None:
+        digest = np.zeros(num_rows, np.uint64)
+        holder = np.full(num_rows, -1)  # the first process that has the row
+        bad: set[int] = set()
+        processes: set[int] = set()
+        for process, rows in self._shared(num_rows).items():
+            told = np.frombuffer(bytes.fromhex(messages[process]["rows"][name]), np.uint64)
+            new = holder[rows] < 0
+            digest[rows[new]], holder[rows[new]] = told[new], process
+            wrong = rows[digest[rows] != told]
+            if len(wrong):
+                bad.update(wrong.tolist())
+                processes.update([process, *holder[wrong].tolist()])
+        if not bad:
+            return
+        rows_shown = ", ".join(map(str, sorted(bad)[:_SHOWN_ROWS]))
+        more = f" and {len(bad) - _SHOWN_ROWS} more" if len(bad) > _SHOWN_ROWS else ""
+        raise ProcessMismatchError(
             f"rows that several processes hold must be the same on all, got {name} of step {step} "
-            f"with other rows on {listed(pair)}: {shown}{more}; make every record depend on "
-            "nothing but its index and the Generator of a RandomMap",
-            differences={name: dict.fromkeys(pair, rows)},
+            f"with other rows on {listed(sorted(processes))}: {rows_shown}{more}; make every "
+            "record depend on nothing but its index and the Generator of a RandomMap",
+            differences={name: dict.fromkeys(sorted(processes), sorted(bad))},
             step=step,
         )
 
-    def _missing(self, process: int, step: int) -> ProcessMismatchError:
-        return ProcessMismatchError(
-            f"every process must come to step {step} with `debug_checks`, got nothing of process "
-            f"{process} within {self._patience_s:g} s; take the same batches on all of them",
-            missing=[process],
-            step=step,
-        )
-
-    def _shared(self, num_rows: int) -> Indices:
-        """The rows that more than one process holds."""
+    def _shared_rows(self, num_rows: int) -> dict[int, Indices]:
+        """The rows of each process that another one holds too."""
         counts = np.zeros(num_rows, np.int64)
-        for rows in self._rows_of(num_rows).values():
+        rows_of = self._rows_of(num_rows)
+        for rows in rows_of.values():
             counts[rows] += 1
-        return np.flatnonzero(counts > 1)
+        return {process: rows[counts[rows] > 1] for process, rows in rows_of.items()}
 
 
-def _described(leaf: Any) -> str:
-    """Type of a leaf, without its rows: their number may differ between processes."""
-    if isinstance(leaf, np.ndarray):
-        return f"{leaf.dtype.name}{[*leaf.shape[1:]]}"
-    return type(leaf).__name__
+def _has_rows(leaf: Any, num_rows: int) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.ndim > 0 and len(leaf) == num_rows
 
 
-def _digests(leaf: Any, rows: Indices) -> str:
-    """Digests of some rows, one after the other."""
+def _described(leaf: Any, num_rows: int) -> str:
+    """Type and shape of a leaf, without the number of its rows: processes may hold more or less."""
+    if not isinstance(leaf, np.ndarray):
+        return type(leaf).__name__
+    shape = ["rows", *leaf.shape[1:]] if _has_rows(leaf, num_rows) else leaf.shape
+    return f"{leaf.dtype.name}[{', '.join(map(str, shape))}]"
+
+
+def _digests(leaf: NDArray[Any], places: Indices) -> str:
+    """Digests of some rows, one after the other, in hexadecimal digits."""
     parts = (
-        _told(leaf[row]).encode() if leaf.dtype.hasobject else leaf[row].tobytes()
-        for row in rows.tolist()
+        _told(leaf[place]).encode() if leaf.dtype.hasobject else leaf[place].tobytes()
+        for place in places.tolist()
     )
-    return "".join(hashlib.blake2b(part, digest_size=_HEX // 2).hexdigest() for part in parts)
+    return "".join(hashlib.blake2b(part, digest_size=_DIGEST_BYTES).hexdigest() for part in parts)
 
 
 def _told(item: Any) -> str:
     """An object in words; those whose words would hold an address, by their type alone."""
     plain = item is None or isinstance(item, str | bytes | int | float)
     return repr(item) if plain else type(item).__qualname__
-
-
-def _picked(digests: str, places: Indices) -> list[str]:
-    return [digests[_HEX * place : _HEX * (place + 1)] for place in places.tolist()]

@@ -29,6 +29,7 @@ class Service:
     Attributes:
         processes: Numbers of the processes, in rising order.
         own: Number of this one.
+        number: Which of their loaders this is, from 1.
 
     Args:
         client: JAX's client of the service.
@@ -41,8 +42,8 @@ class Service:
         self.own = own
         self._client = client
         group = zlib.crc32(repr(processes).encode())
-        number = client.key_value_increment(f"feeder/{group:08x}/loaders_of/{own}", 1)
-        self._prefix = f"feeder/{group:08x}/{number}"
+        self.number = client.key_value_increment(f"feeder/{group:08x}/loaders_of/{own}", 1)
+        self._prefix = f"feeder/{group:08x}/{self.number}"
         self._runs = itertools.count()
 
     @classmethod
@@ -54,19 +55,21 @@ class Service:
             # JAX has no public name for it; multihost_utils works by collectives, which hang.
             from jax._src.distributed import global_state
 
-            client, own = global_state.client, global_state.process_id
+            client = global_state.client
         except (ImportError, AttributeError) as error:
             _log.warning("this JAX hides its service: processes are not compared (%s)", error)
             return None
-        return None if client is None else cls(client, processes, own)
+        return (
+            None if client is None else cls(client, processes, sys.modules["jax"].process_index())
+        )
 
     def next_run(self) -> int:
         """A number for an iterator of the loader, the same on all processes."""
         return next(self._runs)
 
     def put(self, key: str, value: str) -> None:
-        """Tells every process ``value``."""
-        self._client.key_value_set(f"{self._prefix}/{key}", value)
+        """Tells every process ``value``, in place of what was told before."""
+        self._client.key_value_set(f"{self._prefix}/{key}", value, allow_overwrite=True)
 
     def get(self, key: str, deadline: float) -> str | None:
         """What a process has told, or tells in time; None: nothing.

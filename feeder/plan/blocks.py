@@ -52,6 +52,7 @@ class BlockShuffle:
                 raise TypeError(rule)
             if value < 1:
                 raise ValueError(rule)
+            object.__setattr__(self, name, int(value))  # a state is JSON, which knows no NumPy
 
 
 class BlockShuffled:

@@ -188,8 +188,8 @@ class Dispatcher:
     def _overtake(self, heard: set[WorkerHandle]) -> None:
         """Deals out anew what waits behind a slow task while the others are rounds ahead of it."""
         workers = self._crew.workers.values()
-        begun = [worker.tasks[0].ticket for worker in heard if worker.tasks]
-        waiting = [worker.tasks[1].ticket for worker in workers if len(worker.tasks) > 1]
+        begun = [worker.tasks[0].job.ticket for worker in heard if worker.tasks]
+        waiting = [worker.tasks[1].job.ticket for worker in workers if len(worker.tasks) > 1]
         if not begun or not waiting or max(begun) - min(waiting) <= OVERTAKEN * len(workers):
             return
         unbegun = []

@@ -198,7 +198,7 @@ class Slab:
 
     def close(self) -> None:
         """Gives all memory back but that of batches still alive; theirs follows with them."""
-        if self._closed:
+        if self._closed or not self._own:  # in a forked copy, its parent may have used them again
             return
         self._closed = True
         while self._free:

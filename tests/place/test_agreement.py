@@ -27,9 +27,9 @@ class Store:
             self.values[key] = self.values.get(key, 0) + by
             return self.values[key]
 
-    def key_value_set(self, key, value):
+    def key_value_set(self, key, value, allow_overwrite):
         with self.changed:
-            assert key not in self.values
+            assert allow_overwrite or key not in self.values
             self.values[key] = value
             self.changed.notify_all()
 
@@ -102,7 +102,7 @@ def test_a_process_that_never_comes_is_an_error_on_the_others(absent):
 
     error = told((0, 1), run, patience_s=0.1)[1 - absent]
     assert error.missing == [absent]
-    assert f"process {absent} made no loader within 0.1 s\n" in str(error)
+    assert f"process {absent} made none within 0.1 s\n" in str(error)
 
 
 def test_a_loader_is_compared_with_that_of_the_same_number():
@@ -170,15 +170,14 @@ def test_only_shared_rows_are_compared_and_old_messages_are_taken_back():
     assert len([key for key in store.values if "/run0/" in key]) == 3
 
 
-def test_a_difference_is_found_by_those_who_hold_the_row():
+def test_a_difference_is_an_error_on_all_processes_also_on_those_that_do_not_hold_the_row():
     def run(check, process):
         batch = {"x": OVERLAPPING[process].copy(), "same": OVERLAPPING[process]}
         batch["x"][batch["x"] == 9] += 10 * process
         check.compare(7, check.fingerprint(batch, 12))
 
     found, _ = checks(OVERLAPPING, run)
-    assert found[0] is None
-    for process in (1, 2):
+    for process in (0, 1, 2):  # else one of them would enter a collective alone
         assert found[process].step == 7
         assert found[process].differences == {"batch['x']": {1: [9], 2: [9]}}
 
@@ -198,7 +197,68 @@ def test_objects_and_structures_are_compared_too():
         check.compare(0, check.fingerprint(batch, 2))
 
     found, _ = checks(both, other)
-    assert found[1].differences == {"leaves": {1: {"batch": "int32[]"}, 0: {"batch": "int64[]"}}}
+    kinds = {0: {"batch": "int64[rows]"}, 1: {"batch": "int32[rows]"}}
+    assert found[0].differences == found[1].differences == {"leaves": kinds}
+
+
+def test_leaves_without_rows_are_compared_by_their_type():
+    def run(check, process):
+        batch = {"x": np.arange(2), "word": np.array("abc"), "none": None, "one": np.float32(3)}
+        check.compare(0, check.fingerprint(batch, 2))
+
+    found, _ = checks({0: np.arange(2), 1: np.arange(2)}, run)
+    assert set(found.values()) == {None}
+
+
+def test_what_a_process_raises_in_place_of_a_batch_is_told_to_the_others_and_all_can_go_on():
+    def run(check, process):
+        told = []
+        for step in range(3):
+            try:
+                if process == 1 and step == 1:
+                    check.fail(OSError("disk gone"))
+                else:
+                    check.compare(step, check.fingerprint(np.arange(2) + step, 2))
+            except ProcessMismatchError as error:
+                told.append((step, str(error), error.failed))
+        return told
+
+    found, _ = checks({0: np.arange(2), 1: np.arange(2)}, run)
+    message = "every process must build step 1, got errors:\n  process 1: OSError: disk gone"
+    assert found == {0: [(1, message, {1: "OSError: disk gone"})], 1: []}
+
+
+def test_an_interrupted_leader_tells_the_others_at_once():
+    store = Store()
+    arrived = threading.Event()
+
+    class Interrupted(Store):
+        def blocking_key_value_get(self, key, timeout_ms):
+            arrived.set()
+            raise KeyboardInterrupt
+
+    client = Interrupted()
+    client.values, client.changed = store.values, store.changed
+    with pytest.raises(KeyboardInterrupt):
+        with Agreement(Service(client, (0, 1), 0)) as agreement:
+            agreement.settle({"a": 1})
+    with pytest.raises(
+        ProcessMismatchError, match=r"process 0 could not make .* KeyboardInterrupt"
+    ):
+        with Agreement(Service(store, (0, 1), 1)) as agreement:
+            agreement.settle({"a": 1})
+
+
+def test_long_values_show_where_they_differ_and_any_seed_can_be_told():
+    names = [f"t{number}" for number in range(40)]
+
+    def run(agreement, process):
+        agreement.settle({"transforms": [*names, f"last{process}"], "seed": 10**5000 + process})
+
+    error = told((0, 1), run)[1]
+    assert "'last0'] on process 0" in str(error)
+    assert "'last1'] on process 1" in str(error)
+    assert set(error.differences) == {"transforms", "seed"}
 
 
 def test_a_process_that_stays_behind_is_an_error_not_a_hang():
@@ -210,7 +270,7 @@ def test_a_process_that_stays_behind_is_an_error_not_a_hang():
     assert found[1].missing == [0]
     assert str(found[1]) == (
         "every process must come to step 3 with `debug_checks`, got nothing of process 0 within "
-        "0.1 s; take the same batches on all of them"
+        "0.1 s, of iterator number 1 of this loader; take the same batches on all of them"
     )
 
 

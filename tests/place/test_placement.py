@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 import feeder
+from feeder.place.fit import described
 
 from ..support import digest, rows, run
 
@@ -253,3 +254,27 @@ def test_a_tree_of_shardings_that_does_not_fit_the_batch_is_refused():
             next(iter(loader))
     with pytest.raises(TypeError, match=r"^`sharding\['image'\]` must be a jax.sharding.Sharding"):
         feeder.DataLoader(rows(16), 8, sharding={"image": P("data")})
+
+
+def test_shardings_that_leave_something_open_are_refused():
+    mesh = Mesh(DEVICES, ("data",))
+    open_spec = NamedSharding(mesh, P(P.UNCONSTRAINED))
+    with pytest.raises(
+        ValueError, match=r"^`sharding` must say how every axis is cut, got .*; use N"
+    ):
+        feeder.DataLoader(rows(16), 8, sharding=open_spec)
+    abstract = NamedSharding(mesh.abstract_mesh, P("data"))
+    with pytest.raises(TypeError, match=r"^`sharding\['x'\]` must have a mesh of devices, got "):
+        feeder.DataLoader(rows(16), 8, sharding={"x": abstract})
+
+
+def test_a_sharding_is_described_alike_however_it_is_written():
+    mesh = Mesh(DEVICES.reshape(4, 2), ("data", "model"))
+    written = [P("data"), P("data", None), P(("data",)), P("data", None, None)]
+    assert len({described("sharding", NamedSharding(mesh, spec)) for spec in written}) == 1
+    other = [
+        NamedSharding(mesh, P("model")),
+        NamedSharding(Mesh(DEVICES.reshape(4, 2)[::-1], ("data", "model")), P("data")),
+        SingleDeviceSharding(DEVICES[0]),
+    ]
+    assert len({described("sharding", each) for each in other}) == 3

@@ -97,12 +97,19 @@ def test_another_number_of_processes_goes_on_with_the_same_global_sequence():
 
 
 DIFFERENT = """
-    def attempt(name, **options):
+    class Unseeded:
+        def __init__(self):
+            self.rng = np.random.default_rng()  # each process has its own
+
+        def __iter__(self):
+            return iter(self.rng.permutation(48).tolist())
+
+    def attempt(name, sharding=None, **options):
         arguments = {"source": np.arange(48), "batch_size": 24, **options}
-        mesh = Mesh(devices, ("data",))
+        sharding = sharding or NamedSharding(Mesh(devices, ("data",)), P("data"))
         try:
-            feeder.DataLoader(sharding=NamedSharding(mesh, P("data")), **arguments)
-        except (feeder.FeederError, ValueError) as error:
+            feeder.DataLoader(sharding=sharding, **arguments)
+        except (feeder.FeederError, ValueError, TypeError) as error:
             told[name] = [type(error).__name__, str(error)]
             if isinstance(error, feeder.ProcessMismatchError):
                 told[name].append({n: list(v.items()) for n, v in error.differences.items()})
@@ -115,42 +122,57 @@ DIFFERENT = """
     attempt("size and seed", batch_size=48 if last else 24, seed=index)
     attempt("workers", num_workers=index)
     attempt("empty", source=np.arange(0 if last else 48))
+    attempt("sharding", sharding=42 if last else None)
+    attempt("unseeded", sampler=Unseeded())
     attempt("transforms", transforms=[] if last else [np.negative])
     attempt("still the same")
     print(json.dumps(told))
 """
 
 
+def head(number):
+    return (
+        "the processes of a job must make the same loaders, in the same order, got for loader "
+        f"number {number}:\n"
+    )
+
+
 @pytest.mark.parametrize("num_processes", [2, 3])
 def test_processes_that_differ_are_an_error_on_every_one_of_them(num_processes):
     found = list(map(json.loads, last_lines(run_job(DIFFERENT, num_processes))))
     last = num_processes - 1
-    head = (
-        "the processes of a job must make the same loaders, in the same order, got different "
-        "ones:\n"
+    tail = (
+        "\nGive every process the same arguments and the same data; a loader that is one process's "
+        "own has a sharding over its own devices, or `process_index=0, process_count=1`."
     )
-    tail = "\nGive every process the same arguments and the same data."
     for number, told in enumerate(found):
         assert told["same"] is None
         assert told["still the same"] is None
         assert told["workers"] is None
         assert told["source"] == [
             "ProcessMismatchError",
-            f"{head}  `num_records`: 48 on process 0, 50 on process {last}{tail}",
+            f"{head(2)}  `num_records`: 48 on process 0, 50 on process {last}{tail}",
             {"num_records": [[0, 48], [last, 50]]},
         ]
         seeds = ", ".join(f"{each} on process {each}" for each in range(num_processes))
         assert told["size and seed"][1] == (
-            f"{head}  `batch_size`: 24 on process 0, 48 on process {last}\n  `seed`: {seeds}{tail}"
+            f"{head(3)}  `batch_size`: 24 on process 0, 48 on process {last}\n"
+            f"  `seed`: {seeds}{tail}"
         )
         empty = "`source` must hold 1 to 2**62 records, got 0"
         if number == last:
             assert told["empty"] == ["ValueError", empty]
         else:
             assert told["empty"][1] == (
-                f"{head}  process {last} could not make its loader: ValueError: {empty}{tail}"
+                f"{head(5)}  process {last} could not make its loader: ValueError: {empty}{tail}"
             )
         assert "`transforms`: ['negative'] on process 0, [] on" in told["transforms"][1]
+        assert "`first items of the sampler`: " in told["unseeded"][1]
+        wrong = "TypeError: `sharding` must be a jax.sharding.Sharding, got 42; use"
+        if number == last:
+            assert f"{told['sharding'][0]}: {told['sharding'][1]}".startswith(wrong)
+        else:
+            assert f"process {last} could not make its loader: {wrong}" in told["sharding"][1]
 
 
 DIVERGED = """
@@ -178,9 +200,7 @@ DIVERGED = """
 
 
 def test_debug_checks_find_rows_that_differ_between_processes_and_other_steps():
-    for (first, second), step in zip(
-        map(json.loads, last_lines(run_job(DIVERGED, 2))), (0, 1), strict=True
-    ):
+    for first, second in map(json.loads, last_lines(run_job(DIVERGED, 2))):
         assert first == [
             "rows that several processes hold must be the same on all, got batch of step 0 with "
             "other rows on processes 0 and 1: 5; make every record depend on nothing but its index "
@@ -189,7 +209,7 @@ def test_debug_checks_find_rows_that_differ_between_processes_and_other_steps():
             [["batch", {"0": [5], "1": [5]}]],
         ]
         assert second == [
-            f"the processes of a job must be at the same batch, got `step` {step} on process "
-            f"{step} and {1 - step} on process {1 - step}",
-            step,
+            "the processes of a job must be at the same batch, got `step` 0 on process 0 and 1 on "
+            "process 1",
+            second[1],
         ]
