@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from feeder.collect.collector import Collector
-from feeder.errors import ClosedError, StateError
+from feeder.errors import ClosedError, MemoryLimitError, StateError
 from feeder.monitor import BadRecords, Stats
 from feeder.place.replicas import ReplicaCheck
 from feeder.plan import state
@@ -121,14 +121,17 @@ class BatchIterator(Iterator[Any]):
         if self._began_ns is None:
             self._began_ns = began
         try:
-            if self._await_next():
+            while self._await_next():
                 ready = self._ready.popleft()
+                if isinstance(ready.error, MemoryLimitError) and self._make_room():
+                    continue
                 if ready.error is not None:
                     raise ready.error
                 if ready.bad:
                     self._bad.check(ready.bad)
                 if self._replicas is not None and ready.fingerprint is not None:
                     self._replicas.compare(self._cursor.step, ready.fingerprint)
+                self._alone = False
                 self._go_ahead()
                 self._cursor = ready.after
                 if ready.bad:
@@ -236,12 +239,21 @@ class BatchIterator(Iterator[Any]):
         self._asked: dict[int, BatchPlan] = {}
         self._collector: Collector[Outcome] = Collector()
         self._ready: deque[_Ready] = deque()
+        self._alone = False  # whether memory is so short that nothing is built ahead
 
     def _restart(self) -> None:
         """Gives up whatever is under way, and begins anew at the cursor."""
         given_up = self._session
         self._start()  # first: an interrupt while the other is closed then finds all in place
         given_up.close()
+
+    def _make_room(self) -> bool:
+        """Gives up what was built ahead, for the next batch alone; False where nothing was."""
+        if not self._collector and not self._ready:
+            return False
+        self._restart()
+        self._alone = True
+        return True
 
     def _await_next(self) -> bool:
         """Waits until the next batch is ready; False where there is none."""
@@ -262,7 +274,7 @@ class BatchIterator(Iterator[Any]):
 
         Several batches at a time: waking a worker costs more than anything else done here.
         """
-        window = self._stages.producer.window
+        window = 1 if self._alone else self._stages.producer.window
         if 2 * len(self._collector) <= window:
             for plan in self._plan(window - len(self._collector)):
                 step = plan.chunk.step

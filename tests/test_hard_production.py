@@ -5,11 +5,15 @@ import os
 import random
 import threading
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import feeder
+from feeder.iterator import BatchIterator
+from feeder.plan.schedule import START
+from feeder.produce.failures import Failure
 from tests.support import digest, rows
 from tests.test_hard_cases import in_a_fork
 
@@ -232,3 +236,76 @@ def test_a_forked_copy_that_ends_leaves_the_batches_of_its_parent_as_they_are(op
         os.close(go[0])
         os.close(go[1])
         assert [float(batch.sum()) for batch in kept] == [256.0 * 1024] * 6
+
+
+NONE = {"needed_bytes": 1, "held_bytes": 1, "limit_bytes": 1}
+
+
+class Crowded:
+    """A producer that has no room for step 2 while anything else is under way."""
+
+    window = 4
+    num_restarts = 0
+    worker_pids = ()
+
+    def __init__(self):
+        self.submitted = []
+
+    def start(self):
+        pass
+
+    def session(self):
+        self.submitted = []
+        return self
+
+    def submit(self, chunk):
+        self.submitted.append(chunk)
+
+    def poll(self):
+        pass
+
+    wait = close = poll
+
+    def take(self):
+        chunks, crowded = self.submitted, len(self.submitted) > 1
+        self.submitted = []
+        error = feeder.MemoryLimitError("full", **NONE)
+        full = Failure.of(error, "build", None)
+        return [
+            (chunk.step, full if chunk.step == 2 and crowded else Outcome(chunk))
+            for chunk in chunks
+        ]
+
+
+class Outcome:
+    times = (0, 0, 0, 0)
+    bad = ()
+
+    def __init__(self, chunk):
+        self.tree = lambda: chunk.indices
+
+
+def test_a_batch_that_finds_no_room_gets_that_of_the_batches_built_ahead():
+    loader = feeder.DataLoader(np.arange(40), 4)
+    stages = replace(loader._stages, producer=Crowded())
+    batches = BatchIterator(stages, START, loader)
+    assert np.array_equal(np.concatenate(list(batches)), np.arange(40))
+
+
+def test_a_batch_that_finds_no_room_although_it_is_alone_is_an_error():
+    loader = feeder.DataLoader(np.arange(40), 4)
+    producer = Crowded()
+    producer.window = 1
+    stages = replace(loader._stages, producer=producer)
+    batches = BatchIterator(stages, START, loader)
+    taken = producer.take
+
+    def full():
+        return [
+            (step, Failure.of(feeder.MemoryLimitError("full", **NONE), "build", None))
+            for step, _ in taken()
+        ]
+
+    producer.take = full
+    with pytest.raises(feeder.MemoryLimitError, match=r"^full$"):
+        next(batches)
