@@ -102,13 +102,15 @@ class GPT(nnx.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200, metavar="N")
+    parser.add_argument("--steps", type=int, default=200, metavar="N", help="in all; 200")
     parser.add_argument("--stop-at", type=int, metavar="N", help="stop there, whatever is saved")
-    parser.add_argument("--save-every", type=int, default=50, metavar="N")
+    parser.add_argument("--save-every", type=int, default=50, metavar="N", help="steps; 50")
     parser.add_argument("--checkpoints", type=Path, default=Path("gpt-checkpoints"), metavar="DIR")
     parser.add_argument("--fresh", action="store_true", help="forget earlier checkpoints")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     options = parser.parse_args()
+    if options.steps < 1 or options.save_every < 1:
+        parser.error("--steps and --save-every must be at least 1")
     if options.fresh:
         shutil.rmtree(options.checkpoints, ignore_errors=True)
 
@@ -164,11 +166,14 @@ def main() -> None:
             trained = jax.tree.unflatten(structure, restored["model"])
             batches.set_state(restored["data"])
         first = batches.get_state()["step"]
+        if first >= last:
+            print(f"nothing left to do: the checkpoint is of step {first}")
+            return
         print(f"steps {first + 1} to {last} on a mesh of {dict(mesh.shape)}")
         began = time.perf_counter()
         for step in tqdm(range(first + 1, last + 1), unit="step"):
             trained, loss = train_step(trained, next(batches))
-            if step % options.save_every == 0:
+            if step % options.save_every == 0 or step == options.steps:
                 leaves = jax.tree.leaves(trained)
                 manager.save(
                     step,
@@ -179,11 +184,10 @@ def main() -> None:
                 )
             if step % 10 == 0 or step == last:
                 tqdm.write(f"step {step}: {float(loss) / np.log(2):.4f} bits per byte")
-        if last > first:
-            spent, stats = time.perf_counter() - began, batches.stats()
-            print(f"{stats.batches * BATCH_SIZE * LENGTH / spent:,.0f} tokens/s, ", end="")
-            print(f"{stats.wait_share:.1%} of the time waiting for data")
-            print(f"loss of step {last}: {float(loss).hex()}")
+        spent, stats = time.perf_counter() - began, batches.stats()
+        print(f"{stats.batches * BATCH_SIZE * LENGTH / spent:,.0f} tokens/s, ", end="")
+        print(f"{stats.wait_share:.1%} of the time waiting for data")
+        print(f"loss of step {last}: {float(loss).hex()}")
 
 
 if __name__ == "__main__":

@@ -111,7 +111,8 @@ class BatchIterator(Iterator[Any]):
             ClosedError: The iterator or its loader was closed.
             WorkerDiedError: Workers kept dying.
             BadRecordsError: More records were bad than ``max_bad_records``.
-            ProcessMismatchError: With ``debug_checks``, another process has another batch.
+            ProcessMismatchError: Another process of the job is at another step, or has other
+                leaves; with ``debug_checks``, other rows.
             MemoryLimitError: The batches kept by the caller fill ``max_memory_bytes``.
             RecordMismatchError: Records of one batch differ in shape, dtype or structure.
             Exception: Whatever user code raised, caused by a `RecordError` that says where.
@@ -174,6 +175,8 @@ class BatchIterator(Iterator[Any]):
             self._check_epoch(cursor, self._epoch)
         self._planner, self._cursor = planner, cursor
         self._bad = BadRecords(self._stages.max_bad_records)
+        if self._replicas is not None:
+            self._replicas.restored()
         self._restart()
 
     def _check_epoch(self, cursor: Cursor, epoch: int) -> None:

@@ -100,16 +100,19 @@ class DataLoader:
             sharding says otherwise.
         pin_memory: Whether slots are registered with the driver of a GPU that batches go to, which
             then reads them in place; where that cannot be done, a warning is logged.
-        debug_checks: Whether processes that hold the same rows compare every batch, before any of
-            them gets it, and all of them their step; they must then take the same batches, in
-            step. Costs milliseconds for each batch.
+        debug_checks: Whether the processes of a job compare their first records, at the start, and
+            then every batch, before any of them gets it: all of them its step and leaves, those
+            that hold the same rows their bytes. Costs milliseconds for each batch.
 
     In a job of several processes each of them makes the same loaders, in the same order: they
     compare source length, seed, batch size and the other arguments that make up the batches, and
     wait for each other up to five minutes (ten, where the first of them never comes). A loader that
     is one process's own has a sharding over its own devices, or ``process_index=0,
-    process_count=1``. Where a sharding cuts more than rows, one record is read, in this process,
-    to see whether its leaves fit.
+    process_count=1``. With a sharding, they open the same iterators as well, and compare the step
+    and the leaves of the first batch of each, and of the first after a restore.
+
+    Where a sharding cuts more than rows, one record is read, in this process, to see whether its
+    leaves fit.
 
     Raises:
         TypeError: An argument has the wrong type, or cannot be pickled for the workers.
@@ -210,8 +213,10 @@ class DataLoader:
                 placer=placer,
                 batches_ahead=device_batches if placer else 0,
                 max_bad_records=max_bad_records,
-                replicas=functools.partial(ReplicaCheck, agreement.service, placement.rows_of)
-                if debug_checks and agreement.service is not None
+                replicas=functools.partial(
+                    ReplicaCheck, agreement.service, placement.rows_of, debug_checks
+                )
+                if agreement.service is not None and (placer is not None or debug_checks)
                 else None,
             )
             try:
@@ -221,6 +226,7 @@ class DataLoader:
                         **asdict(identity),
                         **recipe.described,
                         **ordering.described,
+                        "first records": self._sample.digests(ordering) if debug_checks else None,
                         "max_bad_records": max_bad_records,
                         "sharding": placement.described,
                         "debug_checks": debug_checks,

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import optree
 
+from feeder.place import replicas
 from feeder.plan.batches import BatchPlan, Planner
 from feeder.produce import here
 from feeder.produce.recipe import Recipe
 from feeder.spec import ArraySpec
 
+_COMPARED = 4
+"""Records of the run that the processes of a job compare, with ``debug_checks``."""
+
 if TYPE_CHECKING:
+    from feeder.ordering import Ordering
     from feeder.place.placer import Placer
 
 
@@ -57,6 +62,21 @@ class Sample:
         if self._placer is not None:
             return self._placer.spec(self.local, self.plan().num_rows)
         return optree.tree_map(ArraySpec.of, self.local)
+
+    def digests(self, ordering: Ordering) -> dict[str, str] | None:
+        """Of the first records of the run, leaf by leaf, whatever rows this process holds.
+
+        None where they cannot be built alone, or before their batch: that will tell.
+        """
+        planner, _ = ordering.planner(np.arange)
+        plan = planner.batch(0)
+        if plan is None:
+            return None
+        chunk = here.alone(plan.chunk.rows(0, min(_COMPARED, len(plan.chunk.indices))))
+        try:
+            return replicas.row_digests(here.build_alone(self._recipe, chunk), chunk.indices)
+        except Exception:
+            return None
 
     def check(self) -> None:
         """Checks that every leaf has the axes that its sharding cuts.

@@ -30,4 +30,4 @@ def test_the_blocks_of_the_page_on_hosts_run(kind, num_processes):
         assert code == 0, errors
         if num_processes == 2:
             assert "(64,) 4\n" in out
-            assert "got batch['x'] of step 0 with other rows on processes 0 and 1" in out
+            assert "`first records`: {" in out

@@ -65,9 +65,9 @@ def test_a_stopped_worker_is_stuck_too():
         threading.Event().wait(0.002)
         return record
 
-    with feeder.DataLoader(rows(400), 8, transforms=[busy], num_workers=2, timeout_s=1.0) as loader:
+    with feeder.DataLoader(rows(400), 8, transforms=[busy], num_workers=1, timeout_s=1.0) as loader:
         batches = iter(loader)
-        seen = [next(batches)]
+        seen = [next(batches)]  # so it has loaded the recipe, which may take longer
         kill_one(batches, signal.SIGSTOP)
         seen += batches
         assert batches.stats().restarts == 1

@@ -67,15 +67,33 @@ def check_fits(name: str, shape: tuple[int, ...], sharding: Sharding) -> None:
         return
     if len(sharding.spec) > len(shape):
         raise ValueError(
-            f"`sharding` must have a PartitionSpec of at most {len(shape)} for {name}, whose "
-            f"shape is {shape}, got {sharding.spec}; give that leaf its own, with a dict of "
+            f"`sharding` must have a PartitionSpec of at most {len(shape)} entries for {name}, "
+            f"whose shape is {shape}, got {sharding.spec}; give that leaf its own, with a dict of "
             "shardings in the form of the batch"
         )
     for dimension, size in enumerate(shape):
         if size % num_shards(sharding, dimension):
             raise ValueError(
                 f"`sharding` must cut {name}, whose shape is {shape}, evenly, got dimension "
-                f"{dimension}, of size {size}, over {sized(sharding, dimension)}"
+                f"{dimension}, of size {size}, over {sized(sharding, dimension)}; put None there"
+            )
+
+
+def check_narrow(name: str, leaf: NDArray[Any]) -> None:
+    """Checks that integers of 64 bits fit what JAX keeps of them.
+
+    Raises:
+        ValueError: One does not.
+    """
+    kept = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    if kept == leaf.dtype:
+        return
+    limits = np.iinfo(kept)
+    for value in (int(leaf.min()), int(leaf.max())):
+        if not limits.min <= value <= limits.max:
+            raise ValueError(
+                f"{name} must fit the 32 bits that JAX keeps of {leaf.dtype}, got {value}; set "
+                "jax_enable_x64, or make it smaller in `transforms`"
             )
 
 
@@ -110,10 +128,14 @@ def check_sharding(name: str, sharding: Any) -> None:
     """
     if not isinstance(sharding, Sharding):
         remedy = "use NamedSharding(mesh, P('data')), or feeder.batch_sharding(mesh)"
+        if isinstance(sharding, jax.Device):
+            remedy = "use SingleDeviceSharding(device)"
         raise TypeError(f"`{name}` must be a jax.sharding.Sharding, got {sharding!r}; {remedy}")
     if isinstance(sharding, NamedSharding):
         if not isinstance(sharding.mesh, Mesh):
-            raise TypeError(f"`{name}` must have a mesh of devices, got {sharding.mesh!r}")
+            raise TypeError(
+                f"`{name}` must have a mesh of devices, got {sharding.mesh!r}; use Mesh"
+            )
         if PartitionSpec.UNCONSTRAINED in tuple(sharding.spec):
             raise ValueError(
                 f"`{name}` must say how every axis is cut, got {sharding.spec}; use None for one "

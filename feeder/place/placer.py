@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from feeder.place.fit import (
     batch_axis,
     check_fits,
+    check_narrow,
     check_sharding,
     described,
     is_placed,
@@ -31,6 +32,9 @@ from feeder.place.pinning import Pinner
 from feeder.plan.order import Indices
 from feeder.plan.rows import rows_of_slices
 from feeder.spec import ArraySpec
+
+_WIDE = "lqLQ"
+"""Integers of 64 bits, of which JAX keeps 32 unless it is told to keep all."""
 
 
 class Placer:
@@ -172,6 +176,8 @@ class Placer:
                     f"every leaf of a batch must have {num_local} rows on this process to be "
                     f"placed, got {len(leaf)} in {name}"
                 )
+            if leaf.dtype.char in _WIDE and leaf.size:
+                check_narrow(treespec.accessors()[number].codify("batch"), leaf)
             shape = (num_rows, *leaf.shape[1:])
             shards: Any = self._shards(leaf, num_rows, which)
             sharding = self._shardings[which]
@@ -227,10 +233,7 @@ class Placer:
         try:
             above = optree.broadcast_prefix(prefix, tree)
         except ValueError as error:
-            raise ValueError(
-                "`sharding` must be a jax.sharding.Sharding or a pytree prefix of the batch, which "
-                f"has the structure {treespec}; {error}"
-            ) from None
+            raise ValueError(_misfit(prefix, tree, treespec)) from error
         for leaf, number in zip(optree.tree_leaves(tree), above, strict=True):
             found[leaf] = number
         return found
@@ -260,6 +263,13 @@ class Placer:
         if count is None:
             count = self._local_counts[num_rows] = len(self.local_rows(num_rows))
         return count
+
+
+def _misfit(prefix: Any, tree: Any, treespec: optree.PyTreeSpec) -> str:
+    rule = "`sharding` must be a jax.sharding.Sharding or a pytree prefix of the batch"
+    if isinstance(prefix, dict) and isinstance(tree, dict) and prefix.keys() != tree.keys():
+        return f"{rule}, whose keys are {sorted(tree)}, got {sorted(prefix)}; give one for each key"
+    return f"{rule}, which has the structure {treespec}, got {optree.tree_structure(prefix)}"
 
 
 def _row_slices(by_rows: Sharding, num_rows: int) -> list[slice]:

@@ -1,4 +1,7 @@
-"""Do processes that hold the same rows hold the same bytes? For ``debug_checks=True``.
+"""Do the processes of a job take the same batches?
+
+They compare step and structure of the first batch that an iterator delivers, at its start and after
+each restore; with ``debug_checks=True``, of every batch, and the rows that several of them hold.
 
 Guarantees:
     * A difference in a batch is the same error on every process, before any of them gets the batch.
@@ -39,6 +42,7 @@ class ReplicaCheck:
     Args:
         service: Of the processes that share the batches.
         rows_of: The rows of each process in a global batch of so many rows.
+        every: Whether every batch is compared, with its rows.
         patience_s: Seconds to wait for the others.
     """
 
@@ -46,37 +50,36 @@ class ReplicaCheck:
         self,
         service: Service,
         rows_of: Callable[[int], Mapping[int, Indices]],
+        every: bool,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._service = service
         self._rows_of = rows_of
         self._patience_s = patience_s
+        self._every = every
+        self._due = True
         self._run = service.next_run()
         self._count = 0  # of batches compared
         self._shared = functools.lru_cache(4)(self._shared_rows)
 
-    def fingerprint(self, batch: Any, num_rows: int) -> dict[str, Any]:
-        """What the other processes are to know of a batch.
+    def restored(self) -> None:
+        """The next batch is one that a state says."""
+        self._due = True
+
+    def fingerprint(self, batch: Any, num_rows: int) -> dict[str, Any] | None:
+        """What the other processes are to know of a batch; None: nothing.
 
         Args:
             batch: The local batch.
             num_rows: Rows of the global one.
         """
+        if not (self._every or self._due):
+            return None
         own = self._rows_of(num_rows)[self._service.own]
         places = np.searchsorted(own, self._shared(num_rows)[self._service.own])
-        leaves, treespec = optree.tree_flatten(batch)
-        names = [accessor.codify("batch") for accessor in treespec.accessors()]
-        return {
-            "num_rows": num_rows,
-            "leaves": {
-                name: _described(leaf, len(own)) for name, leaf in zip(names, leaves, strict=True)
-            },
-            "rows": {
-                name: _digests(leaf, places)
-                for name, leaf in zip(names, leaves, strict=True)
-                if _has_rows(leaf, len(own))
-            },
-        }
+        described = {name: _described(leaf, len(own)) for name, leaf in _named(batch)}
+        rows = row_digests(batch, own, places) if self._every else {}
+        return {"num_rows": num_rows, "leaves": described, "rows": rows}
 
     def compare(self, step: int, fingerprint: dict[str, Any]) -> None:
         """Waits for the same of the others, and compares.
@@ -100,9 +103,9 @@ class ReplicaCheck:
         self._count += 1
         if missing := [process for process, message in told.items() if message is None]:
             raise ProcessMismatchError(
-                f"every process must come to step {step} with `debug_checks`, got nothing of "
-                f"{listed(missing)} within {self._patience_s:g} s, of iterator number "
-                f"{self._run + 1} of this loader; take the same batches on all of them",
+                f"every process must come to step {step}, got nothing of {listed(missing)} within "
+                f"{self._patience_s:g} s, of iterator number {self._run + 1} of this loader; take "
+                "the same batches on all of them",
                 missing=missing,
                 step=step,
             )
@@ -116,12 +119,15 @@ class ReplicaCheck:
                 step=step,
             )
         self._check(step, messages)
+        self._due = False
 
     def fail(self, error: BaseException) -> None:
         """Tells the others, who wait for this process's batch, that it cannot be built.
 
         Nothing is told of what they know, and of an interrupt, after which this one may go on.
         """
+        if not (self._every or self._due):
+            return
         if isinstance(error, ProcessMismatchError) or not isinstance(error, Exception):
             return
         self._tell({"failed": f"{type(error).__name__}: {error}"})
@@ -143,7 +149,8 @@ class ReplicaCheck:
                     raise ProcessMismatchError(
                         f"the processes of a job must be at the same batch, got `{name}` "
                         f"{values[first]} on process {first} and {values[other]} on process "
-                        f"{other}",
+                        f"{other}; restore the same state on all of them, and give all of them "
+                        "the same data",
                         differences={name: values},
                         step=step,
                     )
@@ -185,6 +192,26 @@ class ReplicaCheck:
         for rows in rows_of.values():
             counts[rows] += 1
         return {process: rows[counts[rows] > 1] for process, rows in rows_of.items()}
+
+
+def row_digests(batch: Any, rows: Indices, places: Indices | None = None) -> dict[str, str]:
+    """Digests of rows of every leaf that has rows, by its name: hexadecimal digits, row by row.
+
+    Args:
+        batch: A local batch.
+        rows: Its rows.
+        places: Which of them; None: all.
+    """
+    if places is None:
+        places = np.arange(len(rows))
+    named = _named(batch)
+    return {name: _digests(leaf, places) for name, leaf in named if _has_rows(leaf, len(rows))}
+
+
+def _named(batch: Any) -> list[tuple[str, Any]]:
+    leaves, treespec = optree.tree_flatten(batch)
+    names = [accessor.codify("batch") for accessor in treespec.accessors()]
+    return list(zip(names, leaves, strict=True))
 
 
 def _has_rows(leaf: Any, num_rows: int) -> bool:

@@ -17,6 +17,9 @@ from typing import Any, Self
 _SLICE_S = 1.0
 """Python handles signals between waits of so many seconds."""
 
+_SILENT_S = 10.0
+"""A wait that is longer is logged."""
+
 _log = logging.getLogger("feeder")
 
 
@@ -78,7 +81,16 @@ class Service:
             key: As in `put`.
             deadline: When to wait no longer, in seconds of `time.monotonic`.
         """
+        began, silent = time.monotonic(), True
         while True:
+            if silent and time.monotonic() - began > _SILENT_S:
+                silent = False
+                _log.warning(
+                    "process %d waits for another: %s of loader number %d",
+                    self.own,
+                    key,
+                    self.number,
+                )
             left = min(_SLICE_S, max(deadline - time.monotonic(), 0.001))
             try:
                 found: str = self._client.blocking_key_value_get(

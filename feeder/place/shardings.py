@@ -21,6 +21,7 @@ def batch_sharding(
         ``NamedSharding(mesh, PartitionSpec(axis))``.
 
     Raises:
+        TypeError: An argument is of another type.
         ValueError: The mesh has no such axis.
     """
     # Here, and not above: `import feeder` must not import jax.
@@ -28,6 +29,14 @@ def batch_sharding(
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise TypeError(
+            f"`mesh` must be a jax.sharding.Mesh, or None for all devices, got {mesh!r}"
+        )
+    if not (axis is None or isinstance(axis, str) or type(axis) is tuple):
+        raise TypeError(
+            f"`axis` must be the name of a mesh axis, or a tuple of names, got {axis!r}"
+        )
     if mesh is None:
         mesh = Mesh(np.array(jax.devices()), ("data",))
     if axis is None:

@@ -136,13 +136,13 @@ def test_alone_there_is_nothing_to_compare():
         agreement.settle({"a": 1})
 
 
-def checks(rows_of, run, patience_s=30.0):
+def checks(rows_of, run, patience_s=30.0, every=True):
     """What ``run(check, process)`` does in each process."""
     store, processes = Store(), tuple(rows_of)
 
     def one(process):
         check = ReplicaCheck(
-            Service(store, processes, process), lambda _: rows_of, patience_s=patience_s
+            Service(store, processes, process), lambda _: rows_of, every, patience_s=patience_s
         )
         try:
             return run(check, process)
@@ -269,8 +269,8 @@ def test_a_process_that_stays_behind_is_an_error_not_a_hang():
     found, _ = checks({0: np.arange(2), 1: np.arange(2)}, run, patience_s=0.1)
     assert found[1].missing == [0]
     assert str(found[1]) == (
-        "every process must come to step 3 with `debug_checks`, got nothing of process 0 within "
-        "0.1 s, of iterator number 1 of this loader; take the same batches on all of them"
+        "every process must come to step 3, got nothing of process 0 within 0.1 s, of iterator "
+        "number 1 of this loader; take the same batches on all of them"
     )
 
 
@@ -287,8 +287,8 @@ def test_an_interrupted_comparison_goes_on_where_it_was():
     client = Interrupted()
     client.values, client.changed = store.values, store.changed
     both = {0: np.arange(2), 1: np.arange(2)}
-    first = ReplicaCheck(Service(client, (0, 1), 0), lambda _: both)
-    second = ReplicaCheck(Service(store, (0, 1), 1), lambda _: both)
+    first = ReplicaCheck(Service(client, (0, 1), 0), lambda _: both, True)
+    second = ReplicaCheck(Service(store, (0, 1), 1), lambda _: both, True)
     batch = first.fingerprint(np.arange(2), 2)
     with pytest.raises(KeyboardInterrupt):
         first.compare(0, batch)
@@ -298,3 +298,24 @@ def test_an_interrupted_comparison_goes_on_where_it_was():
         other = pool.submit(second.compare, 1, batch)
         first.compare(1, batch)
         assert other.result() is None
+
+
+def test_the_first_batch_and_the_first_after_a_restore_are_always_compared():
+    both = {0: np.arange(2), 1: np.arange(2)}
+
+    def run(check, process):
+        told = []
+        # Rows are not compared, nor are steps in between: one process is ahead there.
+        for step in (0, 1 + process, 5 + process):
+            if step >= 5:
+                check.restored()
+            batch = np.arange(2) + process
+            if (print_of := check.fingerprint(batch, 2)) is not None:
+                try:
+                    check.compare(step, print_of)
+                except ProcessMismatchError as error:
+                    told.append((error.step, error.differences))
+        return told
+
+    found, _ = checks(both, run, every=False)
+    assert found == {each: [(5 + each, {"step": {0: 5, 1: 6}})] for each in both}

@@ -136,14 +136,14 @@ def test_a_leaf_that_a_sharding_cannot_cut_is_named_at_construction():
     columns = NamedSharding(mesh, P("data", "model"))
     message = (
         r"^`sharding` must cut batch\['image'\], whose shape is \(8, 3, 4\), evenly, got dimension "
-        r"1, of size 3, over mesh axis 'model' of size 2$"
+        r"1, of size 3, over mesh axis 'model' of size 2; put None there$"
     )
     with pytest.raises(ValueError, match=message):
         feeder.DataLoader(rows(16), 8, sharding=columns, num_workers=2)
     message = (
-        r"^`sharding` must have a PartitionSpec of at most 1 for batch\['index'\], whose shape is "
-        r"\(8,\), got (PartitionSpec|P)\('data', 'model'\); give that leaf its own, with a dict of "
-        r"shardings in the form of the batch$"
+        r"^`sharding` must have a PartitionSpec of at most 1 entries for batch\['index'\], whose "
+        r"shape is \(8,\), got (PartitionSpec|P)\('data', 'model'\); give that leaf its own, with "
+        r"a dict of shardings in the form of the batch$"
     )
     source = {"index": np.arange(16), "x": np.zeros((16, 4))}
     with pytest.raises(ValueError, match=message):
@@ -250,7 +250,15 @@ def test_the_batch_must_be_divided_by_every_sharding_of_the_tree():
 def test_a_tree_of_shardings_that_does_not_fit_the_batch_is_refused():
     sharding = {"image": SHARDINGS["data"]}
     with feeder.DataLoader(rows(16), 8, sharding=sharding) as loader:
-        with pytest.raises(ValueError, match=r"^`sharding` must be a jax.sharding.Sharding or a p"):
+        message = (
+            r"^`sharding` must be a jax.sharding.Sharding or a pytree prefix of the batch, whose "
+            r"keys are \['image', 'index'\], got \['image'\]; give one for each key$"
+        )
+        with pytest.raises(ValueError, match=message):
+            next(iter(loader))
+    with feeder.DataLoader(rows(16), 8, sharding=(SHARDINGS["data"],)) as loader:
+        message = r"^`sharding` must be .*, which has the structure .*, got PyTreeSpec\(\(\*,\)\)$"
+        with pytest.raises(ValueError, match=message):
             next(iter(loader))
     with pytest.raises(TypeError, match=r"^`sharding\['image'\]` must be a jax.sharding.Sharding"):
         feeder.DataLoader(rows(16), 8, sharding={"image": P("data")})
@@ -278,3 +286,18 @@ def test_a_sharding_is_described_alike_however_it_is_written():
         SingleDeviceSharding(DEVICES[0]),
     ]
     assert len({described("sharding", each) for each in other}) == 3
+
+
+@WORKERS
+def test_integers_that_do_not_fit_what_jax_keeps_are_an_error_that_names_them(num_workers):
+    source = {"id": np.arange(16) + 2**31 - 9, "small": np.arange(16)}
+    sharding = SHARDINGS["data"]
+    with feeder.DataLoader(source, 8, sharding=sharding, num_workers=num_workers) as loader:
+        batches = iter(loader)
+        assert np.asarray(next(batches)["id"]).tolist() == list(range(2**31 - 9, 2**31 - 1))
+        message = (
+            r"^batch\['id'\] must fit the 32 bits that JAX keeps of int64, got 2147483654; set "
+            r"jax_enable_x64, or make it smaller in `transforms`$"
+        )
+        with pytest.raises(ValueError, match=message):
+            next(batches)

@@ -177,7 +177,7 @@ def test_processes_that_differ_are_an_error_on_every_one_of_them(num_processes):
 
 DIVERGED = """
     def build(record):
-        return record + (index if record % 7 == 5 else 0)
+        return record + (index if record % 7 == 5 else 0)  # not among the first records
 
     grid = Mesh(devices.reshape(2, 4).T, ("data", "model"))
     loader = feeder.DataLoader(
@@ -210,6 +210,42 @@ def test_debug_checks_find_rows_that_differ_between_processes_and_other_steps():
         ]
         assert second == [
             "the processes of a job must be at the same batch, got `step` 0 on process 0 and 1 on "
-            "process 1",
+            "process 1; restore the same state on all of them, and give all of them the same data",
             second[1],
         ]
+
+
+UNLIKE = """
+    def attempt(name, source, restored=0, **options):
+        sharding = feeder.batch_sharding()
+        try:
+            loader = feeder.DataLoader(source, 8, sharding=sharding, **options)
+            batches = iter(loader)
+            state = batches.get_state()
+            batches.set_state({**state, "step": restored, "position": 8 * restored})
+            next(batches)
+        except feeder.ProcessMismatchError as error:
+            told[name] = str(error)
+
+    told, rows = {}, np.arange(48)
+    attempt("same", {"x": rows}, restored=2)
+    attempt("dtype", {"x": rows.astype(np.float32 if index else np.int32)})
+    attempt("key", {"y" if index else "x": rows})
+    attempt("state", {"x": rows}, restored=3 * index)
+    attempt("order of files", {"x": rows[::-1] if index else rows}, debug_checks=True)
+    attempt("still the same", {"x": rows})
+    print(json.dumps(told))
+"""
+
+
+def test_other_leaves_other_states_and_other_data_are_errors_without_any_row_in_common():
+    first, second = map(json.loads, last_lines(run_job(UNLIKE, 2)))
+    assert first == second
+    assert set(first) == {"dtype", "key", "state", "order of files"}
+    must = "the processes of a job must be at the same batch, got "
+    assert first["dtype"].startswith(
+        f"{must}`leaves` {{\"batch['x']\": 'int32[rows]'}} on process 0"
+    )
+    assert first["key"].startswith(f"{must}`leaves` {{\"batch['x']\": ")
+    assert first["state"].startswith(f"{must}`step` 0 on process 0 and 3 on process 1; restore")
+    assert "`first records`: {\"batch['x']\": " in first["order of files"]
