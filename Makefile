@@ -22,7 +22,7 @@ test: lint $(VENV)/tests.stamp
 	fi
 
 test-newer: $(NEWER)/tests.stamp
-	$(NEWER)/bin/python -m pytest
+	$(NEWER)/bin/python -m pytest -m "not endurance"
 
 lint: $(VENV)/tests.stamp
 	$(VENV)/bin/ruff check

@@ -38,6 +38,8 @@ AHEAD = 4
 """Batches that a loader builds ahead; Grain's own default is more."""
 
 WARM_UP_STEPS = 12
+PIECES = 8
+"""Of a measurement: a machine that changes its pace does so for all that is compared."""
 
 
 class Costly:
@@ -157,7 +159,7 @@ def step_of(seconds: float) -> Any:
 
 def loop(step: Any, batches: Iterator[Any], steps: int, blocking: bool) -> float:
     """Seconds for one step."""
-    weight: Any = 0.0
+    weight: Any = np.float32(0)
     began = time.perf_counter()
     for _ in range(steps):
         weight = step(weight, next(batches))
@@ -168,7 +170,7 @@ def loop(step: Any, batches: Iterator[Any], steps: int, blocking: bool) -> float
 
 
 def serve(contender: str, load_s: float, steps: int) -> None:
-    """Measures one contender, and prints its figures, in milliseconds."""
+    """Measures one contender, and prints its figures: milliseconds, and ratios within a piece."""
     warnings.filterwarnings("ignore")
     batches = CONTENDERS[contender][1](Costly(load_s))
     resident = next(batches)
@@ -179,20 +181,23 @@ def serve(contender: str, load_s: float, steps: int) -> None:
 
     step = step_of(COMPUTE_S)
     found: dict[str, list[float]] = {}
-    for _ in range(4):
-        for name, blocking in (("blocking", True), ("ahead", False)):
-            compute = loop(step, repeated(), steps // 4, blocking)
-            loop(step, batches, WARM_UP_STEPS, blocking)  # what was loaded ahead
-            both = loop(step, batches, steps // 4, blocking)
-            found.setdefault(name, []).append(both)
-            found.setdefault(f"{name} compute", []).append(compute)
+    for _ in range(PIECES):
         for _ in range(WARM_UP_STEPS):
             next(batches)
         began = time.perf_counter()
-        for _ in range(steps // 4):
+        for _ in range(steps // PIECES):
             next(batches)
-        found.setdefault("load", []).append((time.perf_counter() - began) / (steps // 4))
-    medians = {name: statistics.median(times) * 1e3 for name, times in found.items()}
+        load = (time.perf_counter() - began) / (steps // PIECES)
+        found.setdefault("load", []).append(load * 1e3)
+        for name, blocking in (("blocking", True), ("ahead", False)):
+            compute = loop(step, repeated(), steps // PIECES, blocking)
+            loop(step, batches, WARM_UP_STEPS, blocking)  # what was loaded ahead
+            both = loop(step, batches, steps // PIECES, blocking)
+            found.setdefault(f"{name} compute", []).append(compute * 1e3)
+            found.setdefault(name, []).append(both * 1e3)
+            found.setdefault(f"{name} ideal", []).append(both / max(compute, load))
+            found.setdefault(f"{name} stall", []).append(1 - compute / both)
+    medians = {name: statistics.median(figures) for name, figures in found.items()}
     print(json.dumps(medians), flush=True)
     signal.pause()
 
@@ -229,17 +234,13 @@ def show_overlap(steps: int, rounds: int) -> None:
                 found.setdefault(name, []).append(served(command, environment))
         for name, measured in found.items():
             for kind in ("blocking", "ahead"):
-                compute = statistics.median(one[f"{kind} compute"] for one in measured)
-                load = statistics.median(one["load"] for one in measured)
-                step = statistics.median(one[kind] for one in measured)
-                ideal = statistics.median(
-                    one[kind] / max(one[f"{kind} compute"], one["load"]) for one in measured
-                )
-                stall = statistics.median(
-                    1 - one[f"{kind} compute"] / one[kind] for one in measured
+                keys = (f"{kind} compute", "load", kind, f"{kind} ideal", f"{kind} stall")
+                compute, load, step, ideal, stall = (
+                    statistics.median(one[key] for one in measured) for key in keys
                 )
                 print(
-                    f"{name:22}{kind:>10}{compute:9.2f}{load:8.2f}{step:8.2f}{ideal:9.3f}{stall:8.1%}"
+                    f"{name:22}{kind:>10}{compute:9.2f}{load:8.2f}{step:8.2f}{ideal:9.3f}"
+                    f"{stall:8.1%}"
                 )
 
 

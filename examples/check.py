@@ -5,19 +5,23 @@ Ends with a line that says whether it did.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 
 def run(script: str, *options: str) -> list[str]:
     """Runs an example, showing what it prints; returns its lines."""
     print(f"\n=== {script} {' '.join(options)}", flush=True)
     command = [sys.executable, str(FOLDER / script), *options]
-    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    result = subprocess.run(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=False
+    )
     print(result.stdout, end="", flush=True)
     if result.returncode:
         raise SystemExit(f"FAILED: {script} ended with {result.returncode}")
@@ -34,6 +38,7 @@ def gpt(folder: Path, *options: str) -> str:
 def main() -> int:
     run("train_multihost.py")
     with tempfile.TemporaryDirectory() as folder:
+        ENVIRONMENT["JAX_COMPILATION_CACHE_DIR"] = f"{folder}/compiled"  # three runs of one program
         undisturbed = gpt(Path(folder) / "undisturbed")
         gpt(Path(folder) / "stopped", "--stop-at=10")  # the checkpoint of step 8 is left
         resumed = gpt(Path(folder) / "stopped")

@@ -12,6 +12,8 @@ import pytest
 import feeder
 from tests.support import digest, noisy, rows
 
+pytestmark = pytest.mark.endurance
+
 
 @pytest.mark.timeout(300)
 def test_a_thousand_sigkills_in_one_run_change_nothing():
