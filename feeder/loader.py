@@ -221,18 +221,20 @@ class DataLoader:
             )
             try:
                 self._sample.check()
-                agreement.settle(
-                    {
-                        **asdict(identity),
-                        **recipe.described,
-                        **ordering.described,
-                        "first records": self._sample.digests(ordering) if debug_checks else None,
-                        "max_bad_records": max_bad_records,
-                        "sharding": placement.described,
-                        "debug_checks": debug_checks,
-                        "feeder.__version__": VERSION,
-                    }
-                )
+                if agreement.service is not None:
+                    records = self._sample.digests(ordering) if debug_checks else None
+                    agreement.settle(
+                        {
+                            **asdict(identity),
+                            **recipe.described,
+                            **ordering.described,
+                            "max_bad_records": max_bad_records,
+                            "sharding": placement.described,
+                            "debug_checks": debug_checks,
+                            "first records": records,
+                            "feeder.__version__": VERSION,
+                        }
+                    )
             except BaseException:
                 producer.close()
                 raise

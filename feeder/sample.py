@@ -66,7 +66,7 @@ class Sample:
     def digests(self, ordering: Ordering) -> dict[str, str] | None:
         """Of the first records of the run, leaf by leaf, whatever rows this process holds.
 
-        None where they cannot be built alone, or before their batch: that will tell.
+        None where they cannot be built alone, or raise: their batch will tell.
         """
         planner, _ = ordering.planner(np.arange)
         plan = planner.batch(0)
