@@ -37,11 +37,11 @@ class Pinner:
 
     @classmethod
     def of(cls, shardings: Iterable[Sharding]) -> Self | None:
-        """The pinner for the devices of this process; None where they read the host's memory."""
+        """The pinner for the GPUs of this process; None where there is none."""
         for sharding in shardings:
             device: Any  # untyped in JAX
             for device in sharding.addressable_devices:
-                if device.platform != "cpu":
+                if device.platform == "gpu":
                     return cls(device.client)
         return None
 
