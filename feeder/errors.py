@@ -205,9 +205,9 @@ class ProcessMismatchError(FeederError, ValueError):
     Attributes:
         differences: ``{field: {process: value}}``: what differs, for the first process and for
             those that differ from it.
-        failed: ``{process: message}``: those that could not make their loader.
-        missing: Those that made none in time.
-        step: Step of the batch, where ``debug_checks`` found the difference; else None.
+        failed: ``{process: message}``: those that could not make their loader, or build the batch.
+        missing: Those that did not come to it in time.
+        step: Step of the batch, where batches were compared; None while a loader was made.
     """
 
     def __init__(

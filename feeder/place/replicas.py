@@ -16,6 +16,7 @@ Owner:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -130,7 +131,10 @@ class ReplicaCheck:
             return
         if isinstance(error, ProcessMismatchError) or not isinstance(error, Exception):
             return
-        self._tell({"failed": f"{type(error).__name__}: {error}"})
+        with contextlib.suppress(
+            RuntimeError
+        ):  # the service is gone: the error itself matters more
+            self._tell({"failed": f"{type(error).__name__}: {error}"})
         self._count += 1  # the message before stays: others may still have to read it
 
     def _tell(self, message: dict[str, Any]) -> None:
