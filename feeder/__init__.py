@@ -24,6 +24,7 @@ from feeder.errors import (
     RecordMismatchError,
     SamplerError,
     StateError,
+    StreamError,
     WorkerDiedError,
     WorkerStartError,
     WorkerTimeoutError,
@@ -34,9 +35,11 @@ from feeder.monitor import Stats
 from feeder.place.shardings import batch_sharding
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.samplers import InfiniteSampler, WeightedSampler
+from feeder.plan.windows import WindowShuffle
 from feeder.produce.bad import BadRecord
 from feeder.produce.info import WorkerInfo, get_worker_info
-from feeder.produce.transforms import RandomMap
+from feeder.produce.transforms import Filter, FlatMap, RandomMap
+from feeder.sources import FromCallable, Stream, stream_of
 from feeder.spec import ArraySpec
 from feeder.version import VERSION
 
@@ -49,6 +52,9 @@ __all__ = [
     "ClosedError",
     "DataLoader",
     "FeederError",
+    "Filter",
+    "FlatMap",
+    "FromCallable",
     "InfiniteSampler",
     "MemoryLimitError",
     "ProcessMismatchError",
@@ -58,12 +64,16 @@ __all__ = [
     "SamplerError",
     "StateError",
     "Stats",
+    "Stream",
+    "StreamError",
     "WeightedSampler",
+    "WindowShuffle",
     "WorkerDiedError",
     "WorkerInfo",
     "WorkerStartError",
     "WorkerTimeoutError",
     "batch_sharding",
     "get_worker_info",
+    "stream_of",
 ]
 __version__ = VERSION

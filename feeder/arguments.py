@@ -65,7 +65,7 @@ def choice(name: str, value: object, choices: tuple[T, ...]) -> T:
 
 
 def callables(
-    name: str, value: Any, signature: str, also: type | tuple[()] = ()
+    name: str, value: Any, signature: str, also: type | tuple[type, ...] = ()
 ) -> tuple[Any, ...]:
     """Checks a sequence of callables.
 
@@ -73,7 +73,7 @@ def callables(
         name: Name of the argument.
         value: What was given.
         signature: How each is called, for the message.
-        also: A type of items that are allowed although they are not callable.
+        also: Types of items that are allowed although they are not callable.
 
     Raises:
         TypeError: It is no sequence, or an item is not callable.

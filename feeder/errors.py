@@ -11,6 +11,7 @@
     ├── BadRecordsError        more records were bad than ``max_bad_records``
     ├── MemoryLimitError       the slots would pass ``max_memory_bytes``
     ├── SamplerError           a sampler gave what is no order of records (a ValueError too)
+    ├── StreamError            a stream is not what it says, or a batch from a callable (same)
     ├── ProcessMismatchError   processes of a job make different batches (a ValueError too)
     ├── StateError             a saved state does not fit this loader (a ValueError too)
     └── ClosedError            ``next()`` after ``close()``
@@ -48,7 +49,8 @@ class RecordError(FeederError):
         step: Step of the batch that the record belongs to.
         position: Place of the record in the run's global order; None where the failure
             concerns the whole batch (``read(indices)``, ``collate``, ``batch_transforms``).
-        index: Index of the record in the source; None as above.
+        index: Index of the record in the source; in a stream, in its shard; None as above.
+        shard: Shard of the record; None where the source is no stream.
         stage: ``"read"``, ``"transform"``, ``"collate"`` or ``"batch_transform"``; ``"start"``
             where a worker could not load the source and the transforms.
         worker_traceback: Traceback of the exception as text, where it was raised.
@@ -62,6 +64,7 @@ class RecordError(FeederError):
         stage: str,
         position: int | None = None,
         index: int | None = None,
+        shard: int | None = None,
         worker_traceback: str = "",
     ) -> None:
         super().__init__(message)
@@ -69,6 +72,7 @@ class RecordError(FeederError):
         self.stage = stage
         self.position = position
         self.index = index
+        self.shard = shard
         self.worker_traceback = worker_traceback
 
     def __str__(self) -> str:
@@ -183,6 +187,22 @@ class SamplerError(FeederError, ValueError):
         super().__init__(message)
         self.step = step
         self.position = position
+
+
+class StreamError(FeederError, ValueError):
+    """A stream holds other records than it says, or none; or a callable gave no batch.
+
+    What its own code raises arrives as it is.
+
+    Attributes:
+        epoch: Epoch in which that was found; None with a `FromCallable`.
+        step: Step of the batch; None where it concerns the epoch.
+    """
+
+    def __init__(self, message: str, *, epoch: int | None = None, step: int | None = None) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+        self.step = step
 
 
 class StateError(FeederError, ValueError):

@@ -8,13 +8,12 @@ Guarantees:
       the end of whoever builds it.
 
 Owner:
-    The iterator owns its session at the producer; ``close`` gives it up. The producer, with its
-    workers, is the loader's.
+    The iterator owns its feed; ``close`` gives it up. The producer, with its workers, is the
+    loader's.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections import deque
@@ -23,16 +22,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from feeder.collect.collector import Collector
-from feeder.errors import ClosedError, MemoryLimitError, StateError
+from feeder.errors import ClosedError, MemoryLimitError
+from feeder.feed import Fed, Feeds
 from feeder.monitor import BadRecords, Stats
 from feeder.place.replicas import ReplicaCheck
 from feeder.plan import state
-from feeder.plan.batches import BatchPlan, Planner
 from feeder.plan.schedule import Cursor
 from feeder.produce.bad import BadRecord
 from feeder.produce.failures import Failure
-from feeder.produce.session import Outcome, Producer
+from feeder.produce.session import Producer
 
 if TYPE_CHECKING:
     from feeder.place.placer import Placer
@@ -43,7 +41,7 @@ class Stages:
     """The stages of one loader, wired.
 
     Attributes:
-        planner: Plans the local batches.
+        feeds: Makes what feeds an iterator with local batches.
         identity: What a state must match.
         producer: Builds them.
         placer: Places them; None: they stay on the host.
@@ -53,7 +51,7 @@ class Stages:
             nothing does.
     """
 
-    planner: Planner
+    feeds: Feeds
     identity: state.Identity
     producer: Producer
     placer: Placer | None
@@ -68,7 +66,7 @@ class _Ready:
 
     batch: Any
     error: BaseException | None
-    after: Cursor
+    fed: Fed
     bad: Sequence[BadRecord] = ()
     fingerprint: dict[str, Any] | None = None
 
@@ -83,10 +81,9 @@ class BatchIterator(Iterator[Any]):
         self, stages: Stages, start: Cursor, owner: object, epoch: int | None = None
     ) -> None:
         self._stages = stages
-        self._planner = stages.planner  # or one like it, that goes on with another batch size
+        self._feeds = stages.feeds  # or like them, that go on with another batch size
         self._epoch = epoch  # after which it ends; None: at the end of the run
         self._owner = owner  # the loader, and with it the workers, live as long as this
-        self._cursor = start
         self._closed = False
         self._pid = os.getpid()
         self._began_ns: int | None = None
@@ -95,7 +92,8 @@ class BatchIterator(Iterator[Any]):
         self._replicas = None if stages.replicas is None else stages.replicas()
         stages.producer.start()
         self._bad = BadRecords(stages.max_bad_records)
-        self._start()
+        self._ready: deque[_Ready] = deque()
+        self._feed = self._feeds.open(start, epoch)
 
     def __iter__(self) -> BatchIterator:
         return self
@@ -113,6 +111,7 @@ class BatchIterator(Iterator[Any]):
             BadRecordsError: More records were bad than ``max_bad_records``.
             ProcessMismatchError: Another process of the job is at another step, or has other
                 leaves; with ``debug_checks``, other rows.
+            StreamError: A stream holds other records than it says.
             MemoryLimitError: The batches kept by the caller fill ``max_memory_bytes``.
             RecordMismatchError: Records of one batch differ in shape, dtype or structure.
             Exception: Whatever user code raised, caused by a `RecordError` that says where.
@@ -131,10 +130,10 @@ class BatchIterator(Iterator[Any]):
                 if ready.bad:
                     self._bad.check(ready.bad)
                 if self._replicas is not None and ready.fingerprint is not None:
-                    self._replicas.compare(self._cursor.step, ready.fingerprint)
-                self._alone = False
+                    self._replicas.compare(self._feed.step, ready.fingerprint)
+                self._feed.alone = False
                 self._go_ahead()
-                self._cursor = ready.after
+                self._feed.commit(ready.fed)
                 if ready.bad:
                     self._bad.add(ready.bad)
                 self._delivered += 1
@@ -153,7 +152,7 @@ class BatchIterator(Iterator[Any]):
 
         It is the same on every process, and holds for any number of workers and processes.
         """
-        return state.save(self._cursor, self._planner.origin, self._stages.identity)
+        return state.save(self._feed.cursor(), self._feeds.origin, self._stages.identity)
 
     def set_state(self, saved: object, *, allow_new_batch_size: bool = False) -> None:
         """Goes on with the batch that follows the one after which ``saved`` was taken.
@@ -170,24 +169,17 @@ class BatchIterator(Iterator[Any]):
         """
         self._check_open()
         restored = state.restore(saved, self._stages.identity, allow_new_batch_size)
-        planner, cursor = self._stages.planner.resumed(restored)
-        if self._epoch is not None and restored.batch_size == self._stages.identity.batch_size:
-            self._check_epoch(cursor, self._epoch)
-        self._planner, self._cursor = planner, cursor
+        same_size = restored.batch_size == self._stages.identity.batch_size
+        epoch = self._epoch if same_size else None
+        feeds, cursor = self._stages.feeds.resumed(restored, epoch)
         self._bad = BadRecords(self._stages.max_bad_records)
         if self._replicas is not None:
             self._replicas.restored()
-        self._restart()
-
-    def _check_epoch(self, cursor: Cursor, epoch: int) -> None:
-        """Refuses a state of another epoch than the one that this iterator is of."""
-        first, stop = (self._stages.planner.epoch(number) for number in (epoch, epoch + 1))
-        late = stop is not None and cursor.step > stop.step
-        if late or (first is not None and cursor.step < first.step):
-            raise StateError(
-                f"`state` must be of epoch {epoch}, whose iterator this is, got one of step "
-                f"{cursor.step}; open the iterator of its epoch, or iter(loader)"
-            )
+        given_up, ready = self._feed, self._ready
+        # First: an interrupt while the other is closed then finds all in place.
+        self._feed, self._feeds, self._ready = feeds.open(cursor, self._epoch), feeds, deque()
+        given_up.close()
+        ready.clear()
 
     def stats(self) -> Stats:
         """What was measured since the first ``next()``."""
@@ -211,7 +203,7 @@ class BatchIterator(Iterator[Any]):
     def close(self) -> None:
         """Gives up what was built ahead. Batches delivered stay valid. Idempotent."""
         self._closed = True
-        self._session.close()
+        self._feed.close()
         self._ready.clear()
 
     def __enter__(self) -> Self:
@@ -234,88 +226,52 @@ class BatchIterator(Iterator[Any]):
                 "a new loader here"
             )
 
-    def _start(self) -> None:
-        """Begins anew at the cursor, with nothing under way."""
-        self._session = self._stages.producer.session()
-        self._plans = self._planner.batches(self._cursor, self._epoch)
-        self._plan_error: Exception | None = None
-        self._asked: dict[int, BatchPlan] = {}
-        self._collector: Collector[Outcome] = Collector()
-        self._ready: deque[_Ready] = deque()
-        self._alone = False  # whether memory is so short that nothing is built ahead
-
     def _restart(self) -> None:
-        """Gives up whatever is under way, and begins anew at the cursor."""
-        given_up = self._session
-        self._start()  # first: an interrupt while the other is closed then finds all in place
-        given_up.close()
+        """Gives up whatever is under way, and begins anew with the batch to be delivered next."""
+        self._ready.clear()
+        self._feed.restart()
 
     def _make_room(self) -> bool:
         """Gives up what was built ahead, for the next batch alone; False where nothing was."""
-        if not self._collector and not self._ready:
+        if not len(self._feed) and not self._ready:
             return False
         self._restart()
-        self._alone = True
+        self._feed.alone = True
         return True
 
     def _await_next(self) -> bool:
         """Waits until the next batch is ready; False where there is none."""
         while not self._ready:
-            if self._collector.ready:
-                self._place_next()
-            elif self._submit():
-                self._session.wait()
-                self._take()
-            elif self._plan_error is not None:
-                raise self._plan_error
+            if (fed := self._feed.next()) is not None:
+                self._place(fed)
+            elif self._feed.submit():
+                self._feed.wait()
+            elif self._feed.error is not None:
+                raise self._feed.error
             else:
                 return False
         return True
 
-    def _submit(self) -> bool:
-        """Fills the window, once half of it is free; False where nothing is under way.
-
-        Several batches at a time: waking a worker costs more than anything else done here.
-        """
-        window = 1 if self._alone else self._stages.producer.window
-        if 2 * len(self._collector) <= window:
-            for plan in self._plan(window - len(self._collector)):
-                step = plan.chunk.step
-                self._asked[step] = plan
-                self._collector.expect(step)
-                self._session.submit(plan.chunk)
-        return bool(self._collector)
-
-    def _plan(self, count: int) -> Iterator[BatchPlan]:
-        """The next plans; what a sampler raises is kept until the batches before it are gone."""
-        try:
-            yield from itertools.islice(self._plans, count)
-        except Exception as error:
-            self._plan_error = error
-
-    def _take(self) -> None:
-        for step, outcome in self._session.take():
-            self._collector.arrive(step, outcome)
-
     def _go_ahead(self) -> None:
         """Keeps workers and transfers busy while the caller computes."""
-        under_way = len(self._collector)
-        self._submit()
+        feed = self._feed
+        under_way = len(feed)
+        feed.submit()
         for _ in range(self._stages.batches_ahead - len(self._ready)):
-            if not self._collector.ready:
-                self._session.poll()
-                self._take()
-                if not self._collector.ready:
+            fed = feed.next()
+            if fed is None:
+                feed.poll()
+                fed = feed.next()
+                if fed is None:
                     return
-            self._place_next()
-        if len(self._collector) > under_way:
-            self._session.poll()
+            self._place(fed)
+        if len(feed) > under_way:
+            feed.poll()
 
-    def _place_next(self) -> None:
-        step, outcome = self._collector.pop()
-        plan = self._asked.pop(step)
+    def _place(self, fed: Fed) -> None:
+        outcome = fed.outcome
         if isinstance(outcome, Failure):
-            self._ready.append(_Ready(None, outcome.to_raise(plan.chunk), plan.after))
+            self._ready.append(_Ready(None, outcome.to_raise(fed.chunk), fed))
             return
         for stage, spent in enumerate(outcome.times):
             self._stage_ns[stage] += spent
@@ -324,11 +280,11 @@ class BatchIterator(Iterator[Any]):
         try:
             batch = outcome.tree()
             if self._replicas is not None:
-                fingerprint = self._replicas.fingerprint(batch, plan.num_rows)
+                fingerprint = self._replicas.fingerprint(batch, fed.num_rows)
             if self._stages.placer is not None:
-                batch = self._stages.placer.place(batch, plan.num_rows)
+                batch = self._stages.placer.place(batch, fed.num_rows)
         except Exception as error:  # raised when its turn comes, not before
-            self._ready.append(_Ready(None, error, plan.after))
+            self._ready.append(_Ready(None, error, fed))
             return
         self._place_ns += time.perf_counter_ns() - began
-        self._ready.append(_Ready(batch, None, plan.after, outcome.bad, fingerprint))
+        self._ready.append(_Ready(batch, None, fed, outcome.bad, fingerprint))

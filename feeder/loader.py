@@ -15,15 +15,15 @@ from feeder.iterator import BatchIterator, Stages
 from feeder.ordering import Ordering
 from feeder.place.replicas import ReplicaCheck
 from feeder.plan.blocks import BlockShuffle
-from feeder.plan.samplers import InfiniteSampler
 from feeder.plan.schedule import MAX_POSITIONS, START, Cursor, LastBatch
-from feeder.produce import here
 from feeder.produce.bad import OnBadRecord
 from feeder.produce.info import WorkerInfo
 from feeder.produce.recipe import Recipe
 from feeder.produce.transforms import RandomMap
 from feeder.production import Production, WorkerType
 from feeder.sample import Sample
+from feeder.sources import RandomAccess, Stream
+from feeder.streaming import Streaming
 from feeder.version import VERSION
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ class DataLoader:
         max_bad_records: int | None = None,
         process_index: int | None = None,
         process_count: int | None = None,
+        snapshot_every: int = 1,
         pin_memory: bool = True,
         debug_checks: bool = False,
     ) -> None:
@@ -161,17 +162,17 @@ class DataLoader:
                 worker_init=worker_init,
                 on_bad_record=on_bad_record,
             )
-            ordering = Ordering.of(
-                num_records=_num_records(recipe.source),
-                seed=recipe.seed,
+            ordering = _ordering(
+                recipe,
+                snapshot_every,
                 num_epochs=num_epochs,
                 shuffle=shuffle,
                 last_batch=last_batch,
                 batch_size=batch_size,
                 sampler=sampler,
                 batch_sampler=batch_sampler,
-                replaces=recipe.on_bad_record == "replace",
             )
+            recipe = ordering.recipe
             production = Production.of(
                 num_workers=num_workers,
                 worker_type=worker_type,
@@ -185,7 +186,8 @@ class DataLoader:
             max_bad_records = arguments.optional_integer("max_bad_records", max_bad_records, 0)
             device_batches = arguments.integer("device_batches", device_batches, 1)
             debug_checks = arguments.boolean("debug_checks", debug_checks)
-            if sharding is not None and recipe.on_bad_record == "skip":
+            random_access = isinstance(ordering, Ordering)
+            if sharding is not None and recipe.on_bad_record == "skip" and random_access:
                 raise ValueError(
                     '`on_bad_record` must be "raise" or "replace" with a `sharding`, got "skip": '
                     "the shorter batch would not fit the devices"
@@ -198,17 +200,17 @@ class DataLoader:
                 process_index,
                 process_count,
             )
-            self._recipe = recipe
             self._ordering = ordering
-            self._planner, identity = ordering.planner(placement.local_rows)
+            order = ordering.on(placement.local_rows)
             placer = placement.placer
-            self._sample = Sample(recipe, self._planner, placer)
-            producer = production.producer(recipe, self._sample.plan, placer)
+            self._sample = Sample(order, placer)
+            producer = production.producer(recipe, self._sample, placer)
+            self._feeds = order.feeds(producer)
             if production.num_workers == 0:
                 device_batches = 1
             self._stages = Stages(
-                planner=self._planner,
-                identity=identity,
+                feeds=self._feeds,
+                identity=order.identity,
                 producer=producer,
                 placer=placer,
                 batches_ahead=device_batches if placer else 0,
@@ -222,10 +224,10 @@ class DataLoader:
             try:
                 self._sample.check()
                 if agreement.service is not None:
-                    records = self._sample.digests(ordering) if debug_checks else None
+                    records = self._sample.digests() if debug_checks else None
                     agreement.settle(
                         {
-                            **asdict(identity),
+                            **asdict(order.identity),
                             **recipe.described,
                             **ordering.described,
                             "max_bad_records": max_bad_records,
@@ -248,7 +250,7 @@ class DataLoader:
         Raises:
             TypeError: It is not known before the sampler was read, or there is no end.
         """
-        steps = self._planner.steps_per_epoch
+        steps = self._feeds.steps_per_epoch
         if steps is None:
             raise TypeError(
                 f"steps_per_epoch of a loader needs epochs of known length, and {self._why()}"
@@ -261,18 +263,15 @@ class DataLoader:
         Raises:
             TypeError: There is no end, with ``num_epochs=None``, or none known.
         """
-        if self._planner.num_steps is None:
+        if self._feeds.num_steps is None:
             raise TypeError(f"len() of a loader needs an end, and {self._why()}")
-        return self._planner.num_steps
+        return self._feeds.num_steps
 
     def _why(self) -> str:
         """Why there is no end of the run, or of an epoch, or none known."""
-        if self._planner.steps_per_epoch is not None:
+        if self._feeds.steps_per_epoch is not None:
             return "`num_epochs` is None"
-        if isinstance(self._ordering.sampler, InfiniteSampler):
-            return "an InfiniteSampler has none"
-        name = "sampler" if self._ordering.batch_sampler is None else "batch_sampler"
-        return f"`{name}` has no len()"
+        return self._ordering.why_no_length
 
     def __iter__(self) -> BatchIterator:
         """Starts a run from step 0, and the workers, where there are none yet.
@@ -302,13 +301,10 @@ class DataLoader:
             Exception: Whatever user code raises, as in an iterator.
         """
         step = arguments.integer("step", step, 0)
-        num_steps = self._planner.num_steps
+        num_steps = self._feeds.num_steps
         if num_steps is not None and step >= num_steps:
             raise ValueError(f"`step` must be below {num_steps}, the steps of the run, got {step}")
-        plan = self._planner.batch(step)
-        if plan is None:
-            raise ValueError(f"`step` must be a step of the run, which ends before, got {step}")
-        return here.build_alone(self._recipe, plan.chunk)
+        return self._feeds.batch(step)
 
     def epoch(self, epoch: int) -> BatchIterator:
         """An iterator over the batches of one epoch, for loops that count epochs.
@@ -324,12 +320,10 @@ class DataLoader:
             ClosedError: The loader was closed.
         """
         epoch = arguments.integer("epoch", epoch, 0)
-        num_epochs = self._ordering.num_epochs
-        if isinstance(self._ordering.sampler, InfiniteSampler):
-            num_epochs = 1
-        if num_epochs is not None and epoch >= num_epochs:
-            raise ValueError(f"`epoch` must be below `num_epochs` = {num_epochs}, got {epoch}")
-        start = self._planner.epoch(epoch)
+        last = self._ordering.last_epoch
+        if last is not None and epoch > last:
+            raise ValueError(f"`epoch` must be below `num_epochs` = {last + 1}, got {epoch}")
+        start = self._feeds.epoch(epoch)
         if start is None:
             raise TypeError(
                 f"epoch({epoch}) of a loader needs epochs of known length, and {self._why()}"
@@ -364,8 +358,13 @@ class DataLoader:
         self.close()
 
 
-def _num_records(source: Any) -> int:
-    length = len(source)
+def _ordering(recipe: Recipe, snapshot_every: Any, **asked: Any) -> Ordering | Streaming:
+    """The order of records that the user asked for, checked."""
+    if isinstance(recipe.source, Stream):
+        return Streaming.of(recipe, snapshot_every=snapshot_every, **asked)
+    arguments.integer("snapshot_every", snapshot_every, 1)
+    assert isinstance(recipe.source, RandomAccess)
+    length = len(recipe.source)
     if not 1 <= length <= MAX_POSITIONS:
         raise ValueError(f"`source` must hold 1 to 2**62 records, got {length}")
-    return int(length)
+    return Ordering.of(recipe, num_records=int(length), **asked)

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from feeder import arguments
+from feeder.arrangement import Arrangement
+from feeder.feed.planned import PlannedFeeds
 from feeder.plan.batches import LocalRows, Planner, PositionPlanner
 from feeder.plan.blocks import BlockShuffle, BlockShuffled
 from feeder.plan.lookup import BatchLookup, Lookup, Table
@@ -21,6 +23,7 @@ from feeder.plan.samplers import Drawn, InfiniteSampler, WeightedSampler
 from feeder.plan.schedule import LAST_BATCH, MAX_POSITIONS, LastBatch, Schedule
 from feeder.plan.spares import Spares
 from feeder.plan.state import Identity
+from feeder.produce.recipe import Recipe
 
 _COMPARED = 64
 """Items of an iterable that are read twice, to find out one that is not seeded."""
@@ -31,40 +34,37 @@ class Ordering:
     """The order of records, as asked for and checked.
 
     Attributes:
+        recipe: What builds batches.
         num_records: Records of the source.
-        seed: The loader's seed.
         num_epochs: Passes; None: for ever.
         shuffle: Whether and how to shuffle, where no sampler says.
         last_batch: What becomes of an epoch's last records.
         batch_size: Rows of a global batch; None with a ``batch_sampler``.
         sampler: The user's order of records.
         batch_sampler: The user's batches.
-        replaces: Whether other records replace bad ones.
     """
 
+    recipe: Recipe
     num_records: int
-    seed: int
     num_epochs: int | None
     shuffle: bool | BlockShuffle
     last_batch: LastBatch
     batch_size: int | None
     sampler: Any
     batch_sampler: Any
-    replaces: bool = False
 
     @classmethod
     def of(
         cls,
+        recipe: Recipe,
         *,
         num_records: int,
-        seed: int,
         num_epochs: Any,
         shuffle: Any,
         last_batch: Any,
         batch_size: Any,
         sampler: Any,
         batch_sampler: Any,
-        replaces: bool,
     ) -> Ordering:
         """Checks the arguments of a `DataLoader`.
 
@@ -77,15 +77,14 @@ class Ordering:
                 "num_epochs", num_epochs, 1, "use None to go on for ever"
             )
         ordering = cls(
+            recipe=recipe,
             num_records=num_records,
-            seed=seed,
             num_epochs=num_epochs,
             shuffle=shuffle,
             last_batch=arguments.choice("last_batch", last_batch, LAST_BATCH),
             batch_size=arguments.optional_integer("batch_size", batch_size, 1),
             sampler=sampler,
             batch_sampler=batch_sampler,
-            replaces=replaces,
         )
         ordering._check()
         return ordering
@@ -144,6 +143,23 @@ class Ordering:
             _check_some_batch(schedule, "records" if self.sampler is None else "indices")
 
     @property
+    def last_epoch(self) -> int | None:
+        """The epoch that nothing follows; None: there is none."""
+        if isinstance(self.sampler, InfiniteSampler):
+            return 0
+        return None if self.num_epochs is None else self.num_epochs - 1
+
+    @property
+    def seed(self) -> int:
+        """The loader's seed."""
+        return self.recipe.seed
+
+    @property
+    def replaces(self) -> bool:
+        """Whether other records replace bad ones."""
+        return self.recipe.on_bad_record == "replace"
+
+    @property
     def _read_in_order(self) -> bool:
         """Whether the user gives batches, or an order that can only be read from its beginning."""
         known = self.sampler is None or isinstance(self.sampler, WeightedSampler | InfiniteSampler)
@@ -160,6 +176,24 @@ class Ordering:
         if length is None:
             return None
         return Schedule(length, self.batch_size, self.num_epochs, self.last_batch)
+
+    def on(self, local_rows: LocalRows) -> Arrangement:
+        """The order, for the rows of this process."""
+        planner, identity = self.planner(local_rows)
+        return Arrangement(
+            identity,
+            lambda producer: PlannedFeeds(planner, self.recipe, producer),
+            self.recipe,
+            planner,
+            lambda: self.planner(np.arange)[0],
+        )
+
+    @property
+    def why_no_length(self) -> str:
+        """Why there is no end of a run, or of an epoch, or none known; for a message."""
+        if isinstance(self.sampler, InfiniteSampler):
+            return "an InfiniteSampler has none"
+        return f"`{'sampler' if self.batch_sampler is None else 'batch_sampler'}` has no len()"
 
     def planner(self, local_rows: LocalRows) -> tuple[Planner, Identity]:
         """The planner for the rows of one process, and what its states must match.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import select
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from feeder import arguments
-from feeder.plan.batches import BatchPlan
 from feeder.produce.auto import Auto
 from feeder.produce.inline import Inline
 from feeder.produce.memory import memory_limit_bytes
@@ -26,6 +25,9 @@ from feeder.produce.threads import Threads
 
 if TYPE_CHECKING:
     from feeder.place.placer import Placer
+    from feeder.sample import Sample
+
+_log = logging.getLogger("feeder")
 
 WorkerType: TypeAlias = Literal["process", "thread"]
 WORKER_TYPES: tuple[WorkerType, ...] = get_args(WorkerType)
@@ -88,25 +90,33 @@ class Production:
             pin_memory=arguments.boolean("pin_memory", pin_memory),
         )
 
-    def producer(
-        self, recipe: Recipe, first: Callable[[], BatchPlan], placer: Placer | None
-    ) -> Producer:
+    def producer(self, recipe: Recipe, sample: Sample, placer: Placer | None) -> Producer:
         """Makes what builds batches.
 
         Args:
             recipe: How.
-            first: Plans the first batch, to measure by.
+            sample: The first batch, to measure by.
             placer: Places batches on devices; None: they stay on the host.
 
         Raises:
             TypeError: The recipe cannot be pickled for worker processes.
         """
         if self.num_workers is None:
-            return Auto(recipe, first, lambda number: self._made(recipe, number, placer))
+            return Auto(
+                sample.recipe, sample.plan, lambda number: self._made(recipe, number, placer)
+            )
         return self._made(recipe, self.num_workers, placer)
 
     def _made(self, recipe: Recipe, num_workers: int, placer: Placer | None) -> Producer:
         pinner = placer.pinner() if placer is not None and self.pin_memory else None
+        if recipe.lanes is not None and num_workers > recipe.lanes.num_lanes:
+            _log.info(
+                "%d workers for a stream of which %d shards are read side by side: the others "
+                "would have nothing to do, and are not started",
+                num_workers,
+                recipe.lanes.num_lanes,
+            )
+            num_workers = recipe.lanes.num_lanes
         threads = num_workers and (self.worker_type == "thread" or not _has_processes())
         try:
             slab = Slab(self.limits.max_bytes, pinner)

@@ -8,32 +8,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import optree
 
+from feeder.arrangement import Arrangement
 from feeder.place import replicas
-from feeder.plan.batches import BatchPlan, Planner
+from feeder.plan.batches import BatchPlan
 from feeder.produce import here
-from feeder.produce.recipe import Recipe
 from feeder.spec import ArraySpec
 
 _COMPARED = 4
 """Records of the run that the processes of a job compare, with ``debug_checks``."""
 
 if TYPE_CHECKING:
-    from feeder.ordering import Ordering
     from feeder.place.placer import Placer
 
 
 class Sample:
     """The first batch of a loader, of which one record is read once somebody asks.
 
+    Attributes:
+        recipe: What builds it.
+
     Args:
-        recipe: What builds a batch.
-        planner: Plans them.
-        placer: Places them; None: they stay on the host.
+        order: The order of records.
+        placer: Places batches; None: they stay on the host.
     """
 
-    def __init__(self, recipe: Recipe, planner: Planner, placer: Placer | None) -> None:
-        self._recipe = recipe
-        self._planner = planner
+    def __init__(self, order: Arrangement, placer: Placer | None) -> None:
+        self.recipe = order.sample_recipe
+        self._planner = order.sample_planner
+        self._everywhere = order.everywhere
         self._placer = placer
 
     def plan(self) -> BatchPlan:
@@ -54,7 +56,7 @@ class Sample:
         Raises:
             Exception: Whatever user code raises at its record.
         """
-        batch = here.build_sample(self._recipe, self.plan().chunk)
+        batch = here.build_sample(self.recipe, self.plan().chunk)
         return optree.tree_map(_hollow, batch)  # it may be kept for long
 
     def spec(self) -> Any:
@@ -63,18 +65,17 @@ class Sample:
             return self._placer.spec(self.local, self.plan().num_rows)
         return optree.tree_map(ArraySpec.of, self.local)
 
-    def digests(self, ordering: Ordering) -> dict[str, str] | None:
+    def digests(self) -> dict[str, str] | None:
         """Of the first records of the run, leaf by leaf, whatever rows this process holds.
 
         None where they cannot be built alone, or raise: their batch will tell.
         """
-        planner, _ = ordering.planner(np.arange)
-        plan = planner.batch(0)
+        plan = None if self._everywhere is None else self._everywhere().batch(0)
         if plan is None:
             return None
         chunk = here.alone(plan.chunk.rows(0, min(_COMPARED, len(plan.chunk.indices))))
         try:
-            return replicas.row_digests(here.build_alone(self._recipe, chunk), chunk.indices)
+            return replicas.row_digests(here.build_alone(self.recipe, chunk), chunk.indices)
         except Exception:
             return None
 

@@ -173,6 +173,12 @@ def test_a_random_map_needs_a_function():
         feeder.RandomMap(3)
 
 
+NO_SOURCE = (
+    "`source` must have len() and [], or be a stream: an iterable, a function that returns an "
+    "iterator, or an object with num_shards and open()"
+)
+
+
 class OnlyLength:
     def __len__(self):
         return 3
@@ -184,15 +190,22 @@ class OnlyLength:
         (
             iter([1, 2]),
             TypeError,
-            "`source` must have len() and [], got list_iterator, which has no len() and no []; "
-            "collect it with list(source) where it fits in memory",
+            "`source` must be readable more than once, got list_iterator, which is used up after "
+            "one pass; give the function that makes it, or an object whose __iter__ begins anew",
         ),
         (
             OnlyLength(),
             TypeError,
-            "`source` must have len() and [], got OnlyLength, which has no []",
+            f"{NO_SOURCE}, got OnlyLength",
         ),
-        (3, TypeError, "`source` must have len() and [], got int, which has no len() and no []"),
+        (3, TypeError, f"{NO_SOURCE}, got int"),
+        (
+            lambda shard, epoch, state: [],
+            TypeError,
+            "`source` must be callable without arguments, where it is a function that returns an "
+            "iterator, got <lambda>(shard, epoch, state); feeder.Stream takes open(shard, epoch, "
+            "state), feeder.FromCallable fn(batch_size)",
+        ),
         ("text", TypeError, "`source` must be a collection of records, got str"),
         (
             OnlyLength,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import feeder
+from feeder.feed.planned import PlannedFeeds
 from feeder.iterator import BatchIterator
 from feeder.plan.schedule import START
 from feeder.produce.failures import Failure
@@ -266,6 +267,9 @@ class Crowded:
 
     wait = close = poll
 
+    def renew(self):
+        self.submitted = []
+
     def take(self):
         chunks, crowded = self.submitted, len(self.submitted) > 1
         self.submitted = []
@@ -285,10 +289,14 @@ class Outcome:
         self.tree = lambda: chunk.indices
 
 
+def fed_by(producer, loader):
+    feeds = PlannedFeeds(loader._sample._planner, None, producer)
+    return replace(loader._stages, feeds=feeds, producer=producer)
+
+
 def test_a_batch_that_finds_no_room_gets_that_of_the_batches_built_ahead():
     loader = feeder.DataLoader(np.arange(40), 4)
-    stages = replace(loader._stages, producer=Crowded())
-    batches = BatchIterator(stages, START, loader)
+    batches = BatchIterator(fed_by(Crowded(), loader), START, loader)
     assert np.array_equal(np.concatenate(list(batches)), np.arange(40))
 
 
@@ -296,8 +304,7 @@ def test_a_batch_that_finds_no_room_although_it_is_alone_is_an_error():
     loader = feeder.DataLoader(np.arange(40), 4)
     producer = Crowded()
     producer.window = 1
-    stages = replace(loader._stages, producer=producer)
-    batches = BatchIterator(stages, START, loader)
+    batches = BatchIterator(fed_by(producer, loader), START, loader)
     taken = producer.take
 
     def full():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,32 @@ _BATCHES_AHEAD = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Reads:
+    """How the records of a chunk are read from a stream: one entry for each, in order.
+
+    Attributes:
+        run: Number of the run that reads, which has lanes of its own.
+        live: Numbers of all runs that still read; the lanes of others can be closed.
+        settled: Step before which nothing will be asked for again.
+        snapshot: Whether to say where the lanes can be opened after these records.
+        lanes: Lane of each record, numbered over all epochs, shape (entries,), int64.
+        rows: Row of the local batch that it is for; -1: it is read, and belongs to another
+            process. Shape (entries,), int64.
+        num_rows: Rows of the local batch.
+        shards: Shard of each record, where it was read; None: not yet.
+    """
+
+    run: int
+    live: tuple[int, ...]
+    settled: int
+    snapshot: bool
+    lanes: Indices
+    rows: Indices
+    num_rows: int
+    shards: Indices | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """Rows of one local batch, for one worker to build.
 
@@ -42,12 +68,14 @@ class Chunk:
         step: Number of the global batch.
         positions: Position of each row, shape (rows,), int64. A padding row has the position
             of the batch's last real row, and holds that record again.
-        indices: Index in the source of each row, shape (rows,), int64.
+        indices: Index in the source of each row, shape (rows,), int64. With a stream, the number
+            of the record in its lane; once it is read, in its shard.
         mask: True for real rows, shape (rows,); None unless ``last_batch="pad"``.
         spares: Indices of records that may replace each row's, where it is bad, in the order in
             which they are tried, shape (rows, spares); None unless bad records are replaced.
         first_row: Row of the local batch that the first of these rows is.
         part_of: Rows of the local batch, where these are but some of them; else None.
+        reads: Where a stream is read; None with random access.
     """
 
     step: int
@@ -57,6 +85,7 @@ class Chunk:
     spares: Indices | None = None
     first_row: int = 0
     part_of: int | None = None
+    reads: Reads | None = None
 
     @property
     def is_part(self) -> bool:
@@ -66,6 +95,8 @@ class Chunk:
     @property
     def batch_rows(self) -> int:
         """Rows of the local batch."""
+        if self.reads is not None:
+            return self.reads.num_rows
         return len(self.indices) if self.part_of is None else self.part_of
 
     def rows(self, first: int, stop: int) -> Chunk:
@@ -78,6 +109,25 @@ class Chunk:
             None if self.spares is None else self.spares[first:stop],
             first,
             None if stop - first == self.batch_rows else self.batch_rows,
+        )
+
+    def entries(self, chosen: NDArray[Any]) -> Chunk:
+        """The chunk of some of the records that are read from a stream; others read the rest.
+
+        Args:
+            chosen: Which, as an index of NumPy's.
+        """
+        assert self.reads is not None
+        rows = self.reads.rows[chosen]
+        kept = rows[rows >= 0]
+        return replace(
+            self,
+            positions=self.positions[chosen],
+            indices=self.indices[chosen],
+            mask=None if self.mask is None else self.mask[chosen],
+            first_row=int(kept[0]) if len(kept) else self.batch_rows,
+            part_of=self.batch_rows,
+            reads=replace(self.reads, lanes=self.reads.lanes[chosen], rows=rows),
         )
 
     def split(self, num_chunks: int) -> list[Chunk]:

@@ -12,11 +12,12 @@ import contextlib
 import copy
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from feeder import stateful
 from feeder.errors import SamplerError, StateError
 from feeder.plan.lookup import as_indices, crc_of
 from feeder.plan.order import Indices
@@ -256,28 +257,23 @@ def first_items(sampler: Any, count: int) -> list[Any]:
     return items
 
 
-_PROTOCOLS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
-
-
 def _state_of(owner: Any) -> Any:
     """Its state as JSON gives it back; None where it has none that JSON can hold."""
-    for save, load in _PROTOCOLS:
-        if hasattr(owner, save) and hasattr(owner, load):
-            state = getattr(owner, save)()
-            try:
-                restored = json.loads(json.dumps(state))
-                return restored if restored == state else None
-            except (TypeError, ValueError):
-                return None
-    return None
+    save = stateful.saver(owner) if stateful.is_stateful(owner) else None
+    if save is None:
+        return None
+    state = save()
+    try:
+        restored = json.loads(json.dumps(state))
+        return restored if restored == state else None
+    except (TypeError, ValueError):
+        return None
 
 
 def _load_state(owner: Any, name: str, state: Any) -> None:
-    loaders: list[Callable[[Any], None]] = [
-        getattr(owner, load) for _, load in _PROTOCOLS if hasattr(owner, load)
-    ]
-    if not loaders:
+    load = stateful.loader(owner)
+    if load is None:
         raise StateError(
             f"`{name}` must have load_state_dict() or set_state(), since the state has one of it"
         )
-    loaders[0](copy.deepcopy(state))
+    load(copy.deepcopy(state))

@@ -23,10 +23,10 @@ class Identity:
     """What names one sequence of batches; JSON-able values only.
 
     ``batch_size`` and ``last_batch`` are None with a ``batch_sampler``; ``sampler`` describes it,
-    or the ``sampler``.
+    or the ``sampler``, or the stream. ``num_records`` is None where the stream does not say.
     """
 
-    num_records: int
+    num_records: int | None
     batch_size: int | None
     seed: int
     shuffle: bool | dict[str, int]

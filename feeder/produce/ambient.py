@@ -28,11 +28,15 @@ _AMBIENT_KEY = (0, 0, 0, 2)  # tells these numbers from the permutations' of the
 
 
 class Scope(enum.IntEnum):
-    """What a number keys: the position of a record, or of the first one read; or a step."""
+    """What a number keys: the position of a record, or of the first one read; a step; or a record.
+
+    Of a stream, that is known by its shard and number, not by its position.
+    """
 
     RECORD = 0
     READ = 1
     BATCH = 2
+    STREAM = 3
 
 
 class Ambient:

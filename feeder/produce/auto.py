@@ -16,7 +16,7 @@ from feeder.plan.batches import BatchPlan
 from feeder.produce import here
 from feeder.produce.cpus import available_cpus
 from feeder.produce.recipe import Recipe
-from feeder.produce.session import Producer, Session
+from feeder.produce.session import Locate, Producer, Session
 
 HANDOVER_S = 0.0003
 """What a batch from a worker costs this process and the worker, about, with waking up."""
@@ -67,9 +67,9 @@ class Auto:
         """Chooses, and starts the workers."""
         self._choose().start()
 
-    def session(self) -> Session:
+    def session(self, locate: Locate | None = None) -> Session:
         """Opens a session; the first one measures."""
-        return self._choose().session()
+        return self._choose().session(locate)
 
     def close(self) -> None:
         """Ends all processes and gives all memory back. Idempotent."""

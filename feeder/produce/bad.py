@@ -15,10 +15,12 @@ class BadRecord:
 
     Attributes:
         step: Step of the batch.
-        position: Place of the record in the run's global order.
-        index: Index of the record in the source.
+        position: Place of the record in the run's global order; in a stream, of the record that
+            has its row.
+        index: Index of the record in the source; in a stream, in its shard.
         error: Type and message of what it raised.
         replaced_by: Index of the record in its row; None where the row is left out.
+        shard: Shard of the record; None where the source is no stream.
     """
 
     step: int
@@ -26,3 +28,4 @@ class BadRecord:
     index: int
     error: str
     replaced_by: int | None
+    shard: int | None = None

@@ -8,6 +8,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -18,14 +19,18 @@ import optree
 from feeder.plan.batches import Chunk
 from feeder.produce.ambient import Ambient, Scope
 from feeder.produce.bad import BadRecord
-from feeder.produce.built import Built
+from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.clock import Clock
 from feeder.produce.columns import Columns, as_array
 from feeder.produce.failures import Failure
+from feeder.produce.lane import Snapshot
 from feeder.produce.layout import Buffer, Layout, LeafSpec
 from feeder.produce.recipe import Recipe
 from feeder.produce.records import Records
-from feeder.sources import ArraySource
+from feeder.produce.session import Locate
+from feeder.produce.stream_records import StreamRecords
+from feeder.produce.streams import Streams, resolved
+from feeder.sources import ArraySource, RandomAccess, Stream
 
 _LAYOUTS_KEPT = 64
 """Layouts remembered; a `collate` that pads to the longest record makes many."""
@@ -37,6 +42,11 @@ class Reserve(Protocol):
     def __call__(self, num_bytes: int, /) -> tuple[Buffer, int]:
         """Returns a buffer, and the offset from which ``num_bytes`` of it are free."""
         ...
+
+
+def from_the_beginning(lanes: list[int]) -> list[tuple[Snapshot, int]]:
+    """A run in which no lane was opened before."""
+    return [(Snapshot(), 0)] * len(lanes)
 
 
 class GivenUpError(BaseException):
@@ -54,56 +64,81 @@ class Builder:
         recipe: How.
         ambient: Whether to key the global generators of `random` and `numpy.random`, which takes
             a process of its own, or a caller that uses `ambient.preserved`.
+        streams: What is open of the source, where several builders share it.
     """
 
-    def __init__(self, recipe: Recipe, ambient: bool = True) -> None:
+    def __init__(
+        self, recipe: Recipe, ambient: bool = True, streams: Streams | None = None
+    ) -> None:
         self._collate = recipe.collate
         self._batch_transforms = recipe.batch_transforms
         self._skips = recipe.on_bad_record == "skip"
         self._ambient = Ambient(recipe.seed) if ambient else None
+        source = recipe.source
+        self._raises = recipe.on_bad_record == "raise"
+        self._arrays: ArraySource | None = None
+        self._ready = self._reads_at_once = False
+        self._streams: Streams | None = None
+        self._layouts: dict[tuple[Any, ...], Layout] = {}
+        self._gathered: dict[int, Layout] = {}  # by rows: what an array source's batch looks like
+        if isinstance(source, Stream):
+            self._streams = streams or Streams(recipe)
+            self._of_stream = StreamRecords(recipe, self._ambient)
+            return
+        assert isinstance(source, RandomAccess)
         self._records = Records(
-            recipe.source,
+            source,
             recipe.transforms,
             recipe.seed,
             recipe.on_bad_record,
             bool(recipe.transforms or recipe.collate),
             self._ambient,
         )
-        self._layouts: dict[tuple[Any, ...], Layout] = {}
-        self._gathered: dict[int, Layout] = {}  # by rows: what an array source's batch looks like
-        source = recipe.source
         plain = not (recipe.transforms or recipe.collate or recipe.batch_transforms)
-        self._arrays: ArraySource | None = None
         if plain and isinstance(source, ArraySource) and not source.has_objects:
             self._arrays = source
         self._ready = hasattr(source, "read") and not recipe.transforms and not recipe.collate
         self._reads_at_once = hasattr(source, "read") or hasattr(source, "__getitems__")
-        self._raises = recipe.on_bad_record == "raise"
 
     @property
     def keys_generators(self) -> bool:
         """Whether building a batch touches the global generators."""
         return self._arrays is None and self._ambient is not None
 
-    def build(self, chunk: Chunk, reserve: Reserve) -> Built | Failure:
+    def build(
+        self, chunk: Chunk, reserve: Reserve, locate: Locate = from_the_beginning
+    ) -> Built | Ended | Passed | Failure:
         """Builds the batch of ``chunk``, or its part of it, in the memory that ``reserve`` finds.
 
         Args:
             chunk: Which records it holds.
             reserve: Called with the bytes that the batch needs; it may raise. Called again where
                 the batch is built again, and the memory found before is needed no longer.
+            locate: Says where lanes of a stream are to be opened; it may raise.
         """
         if self._arrays is not None or self._ambient is None:
-            return self._attempt(chunk, reserve)
+            return self._attempt(chunk, reserve, locate)
         self._ambient.begin()
-        outcome = self._attempt(chunk, reserve)
+        outcome = self._attempt(chunk, reserve, locate)
         if self._ambient.drew_unkeyed():
-            outcome = self._attempt(chunk, reserve)
+            if chunk.reads is not None:  # what was read, and drew, is read again
+                assert self._streams is not None
+                self._streams.key_global(functools.partial(self._ambient.key, Scope.STREAM))
+            outcome = self._attempt(chunk, reserve, locate)
         return outcome
 
-    def _attempt(self, chunk: Chunk, reserve: Reserve) -> Built | Failure:
+    def close(self) -> None:
+        """Closes what is open of a stream."""
+        if self._streams is not None:
+            self._streams.close()
+
+    def _attempt(
+        self, chunk: Chunk, reserve: Reserve, locate: Locate
+    ) -> Built | Ended | Passed | Failure:
         clock = Clock()
         try:
+            if chunk.reads is not None:
+                return self._read_stream(chunk, reserve, locate, clock)
             if self._arrays is not None:
                 return self._gather(self._arrays, chunk, reserve, clock)
             if chunk.is_part and self._reads_at_once and self._ambient and self._ambient.keyed:
@@ -122,7 +157,30 @@ class Builder:
         except (KeyboardInterrupt, GivenUpError):
             raise
         except BaseException as error:  # user code's: CancelledError, SystemExit and their like
-            return Failure.of(error, clock.stage, clock.row)
+            return Failure.of(error, clock.stage, clock.row, clock.place)
+
+    def _read_stream(
+        self, chunk: Chunk, reserve: Reserve, locate: Locate, clock: Clock
+    ) -> Built | Ended | Passed:
+        """Records of a stream: all of them are read before the first one is transformed."""
+        assert self._streams is not None
+        run = self._streams.of(chunk)
+        bad: list[BadRecord] = []
+        found = run.read(chunk, locate, clock, bad)
+        if isinstance(found, Ended):
+            return found
+        report = run.report(chunk)
+        chunk, items = resolved(chunk, found)
+        if not items:
+            return Passed((report,))
+        rows = self._of_stream.rows(chunk, items, clock)
+        if self._collate is not None or self._batch_transforms:
+            built = self._join(rows, chunk, reserve, clock, bad)
+        else:
+            built = self._fill(rows, chunk, reserve, clock, bad)
+        assert chunk.reads is not None
+        of = (chunk.reads.rows,) if chunk.is_part else ()
+        return built._replace(reports=(report,), rows=of)
 
     def _gather(self, source: ArraySource, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
         """Rows of arrays: copied once, from the source into the slot."""
@@ -142,14 +200,25 @@ class Builder:
         rows = self._records.rows(chunk, clock, bad)
         if self._skips:
             rows, chunk = _without_gaps(list(rows), chunk)
+        return self._fill(rows, chunk, reserve, clock, bad)
+
+    def _fill(
+        self,
+        rows: Iterator[tuple[int, Any]],
+        chunk: Chunk,
+        reserve: Reserve,
+        clock: Clock,
+        bad: list[BadRecord],
+    ) -> Built:
         row, first = next(rows)
         columns = Columns(first, chunk)
         layout = self._layout(columns.treespec, columns.specs, chunk)
         arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
         targets = columns.targets(arrays)
-        columns.put(row, first, targets)
+        places = range(len(chunk.indices)) if chunk.reads is None else chunk.reads.rows.tolist()
+        columns.put(row, places[row], first, targets)
         for row, record in rows:
-            columns.put(row, record, targets)
+            columns.put(row, places[row], record, targets)
         objects = [
             target
             for target, spec in zip(targets, columns.specs, strict=True)
@@ -170,18 +239,34 @@ class Builder:
                     raise
                 ready = False
         if not ready:
-            rows = list(self._records.rows(chunk, clock, bad))
+            rows = self._records.rows(chunk, clock, bad)
             if self._skips:
-                again, chunk = _without_gaps(rows, chunk)
-                rows = list(again)
-            clock.enter("collate")
-            self._key(chunk)
-            records = [record for _, record in rows]
-            batch = self._collate(records) if self._collate else _stacked(records, chunk)
-            if batch is None:
-                raise TypeError(
-                    "`collate` must return the batch, got None; does it end without a return?"
-                )
+                rows, chunk = _without_gaps(list(rows), chunk)
+            return self._join(rows, chunk, reserve, clock, bad)
+        return self._transform_batch(batch, chunk, reserve, clock, bad)
+
+    def _join(
+        self,
+        rows: Iterator[tuple[int, Any]],
+        chunk: Chunk,
+        reserve: Reserve,
+        clock: Clock,
+        bad: list[BadRecord],
+    ) -> Built:
+        """Records joined by `collate`, or stacked, before the batch transforms."""
+        records = [record for _, record in rows]
+        clock.enter("collate")
+        self._key(chunk)
+        batch = self._collate(records) if self._collate else _stacked(records, chunk)
+        if batch is None:
+            raise TypeError(
+                "`collate` must return the batch, got None; does it end without a return?"
+            )
+        return self._transform_batch(batch, chunk, reserve, clock, bad)
+
+    def _transform_batch(
+        self, batch: Any, chunk: Chunk, reserve: Reserve, clock: Clock, bad: list[BadRecord]
+    ) -> Built:
         if self._collate is None:
             self._key(chunk)
         for place, transform in enumerate(self._batch_transforms):
@@ -248,7 +333,8 @@ class Builder:
         bad: Sequence[BadRecord] = (),
     ) -> Built:
         if chunk.mask is not None:
-            arrays[-1][...] = chunk.mask
+            of = slice(None) if chunk.reads is None else chunk.reads.rows
+            arrays[-1][of] = chunk.mask
         return Built(layout, objects, clock.times(), bad)
 
     def _key(self, chunk: Chunk) -> None:
@@ -258,7 +344,7 @@ class Builder:
 
 def _own_rows(arrays: list[Any], chunk: Chunk) -> list[Any]:
     """The rows of a chunk in the arrays of its batch."""
-    if not chunk.is_part:
+    if not chunk.is_part or chunk.reads is not None:
         return arrays
     rows = slice(chunk.first_row, chunk.first_row + len(chunk.indices))
     return [None if array is None else array[rows] for array in arrays]
@@ -271,7 +357,7 @@ def _stacked(records: list[Any], chunk: Chunk) -> Any:
         [None if dtype is None else np.empty(shape, dtype) for shape, dtype in columns.specs]
     )
     for row, record in enumerate(records):
-        columns.put(row, record, targets)
+        columns.put(row, row, record, targets)
     return columns.treespec.unflatten(targets)
 
 

@@ -5,9 +5,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from feeder.plan.order import Indices
+from feeder.plan.stream import Total
 from feeder.produce.bad import BadRecord
 from feeder.produce.clock import StageTimes
 from feeder.produce.layout import Layout
+
+
+class Report(NamedTuple):
+    """What reading a stream for a chunk says beside its records.
+
+    Attributes:
+        snapshots: Pickled list of (lane, snapshot): where lanes can be opened afterwards.
+        lanes: Which lanes these are, as bytes; empty where there are none.
+        replayed: Records that were read again to come to where a lane had to be opened.
+        replay_s: Seconds that this took.
+    """
+
+    snapshots: bytes
+    lanes: bytes
+    replayed: int = 0
+    replay_s: float = 0.0
+
+
+class Ended(NamedTuple):
+    """There is no such chunk: lanes of the stream end before it.
+
+    Attributes:
+        totals: What these lanes gave, by lane.
+        bad: Records left out after the last that they gave.
+    """
+
+    totals: dict[int, Total]
+    bad: Sequence[BadRecord] = ()
+
+
+class Passed(NamedTuple):
+    """A chunk without a row of this process: it was read, for what comes after it.
+
+    Attributes:
+        reports: What reading it said.
+    """
+
+    reports: tuple[Report, ...]
 
 
 class Built(NamedTuple):
@@ -19,12 +59,16 @@ class Built(NamedTuple):
             come from a worker; a tuple of such where they come from several.
         times: What it took.
         bad: Records that were left out or replaced.
+        reports: Of each chunk, where they come from a stream.
+        rows: Rows of the batch that the objects of each chunk belong to, where it is not a run.
     """
 
     layout: Layout
     objects: list[Any] | bytes | tuple[bytes, ...]
     times: StageTimes
     bad: Sequence[BadRecord] = ()
+    reports: tuple[Report, ...] = ()
+    rows: tuple[Indices, ...] = ()
 
     @classmethod
     def joined(cls, chunks: Sequence[Built]) -> Built:
@@ -35,4 +79,6 @@ class Built(NamedTuple):
             objects if any(objects) else b"",
             StageTimes(*map(sum, zip(*(chunk.times for chunk in chunks), strict=True))),
             [record for chunk in chunks for record in chunk.bad],
+            tuple(report for chunk in chunks for report in chunk.reports),
+            tuple(rows for chunk in chunks for rows in chunk.rows),
         )

@@ -21,13 +21,15 @@ class Clock:
     Attributes:
         stage: The stage it is in.
         row: The row that is being worked on; None where it is the whole batch.
+        place: Position, shard and number of the record of a stream that user code failed at.
     """
 
-    __slots__ = ("_since", "_spent", "row", "stage")
+    __slots__ = ("_since", "_spent", "place", "row", "stage")
 
     def __init__(self) -> None:
         self.stage = "read"
         self.row: int | None = None
+        self.place: tuple[int, int, int] | None = None
         self._spent = dict.fromkeys(StageTimes._fields, 0)
         self._since = perf_counter_ns()
 
@@ -38,6 +40,11 @@ class Clock:
         self._since = now
         self.stage = stage
         self.row = row
+
+    def fail(self, stage: str, position: int, shard: int, number: int) -> None:
+        """Says at which record of a stream, and in which stage, user code failed."""
+        self.stage = stage
+        self.place = (position, shard, number)
 
     def times(self) -> StageTimes:
         """What each stage took until now."""

@@ -87,8 +87,14 @@ class Columns:
             for _, array in zip(self.specs, arrays, strict=False)  # a mask may follow
         ]
 
-    def put(self, row: int, record: Any, targets: list[NDArray[Any]]) -> None:
+    def put(self, row: int, place: int, record: Any, targets: list[NDArray[Any]]) -> None:
         """Copies a record into its row.
+
+        Args:
+            row: Its row in the chunk, and in the targets that are objects.
+            place: Its row in the targets that are arrays.
+            record: The record.
+            targets: One for each leaf.
 
         Raises:
             RecordMismatchError: A leaf differs from the first record's.
@@ -106,7 +112,7 @@ class Columns:
                 and leaf.dtype == expected.dtype
                 and leaf.shape == expected.shape
             ):
-                targets[number][row] = leaf  # most often; whatever differs is looked at closely
+                targets[number][place] = leaf  # most often; what differs is looked at closely
                 continue
             array = as_array(leaf)
             if array is None:
@@ -116,7 +122,7 @@ class Columns:
             elif expected is None or array.dtype != expected.dtype or array.shape != expected.shape:
                 raise self._leaf_mismatch(row, number, leaf)
             else:
-                targets[number][row] = array
+                targets[number][place] = array
 
     def _leaf_mismatch(self, row: int, number: int, leaf: Any) -> RecordMismatchError:
         name = self.treespec.accessors()[number].codify("record")
@@ -131,11 +137,14 @@ class Columns:
     def _mismatch(
         self, row: int, leaf: str, what: str, expected: object, got: object
     ) -> RecordMismatchError:
-        first, index = int(self._chunk.indices[0]), int(self._chunk.indices[row])
+        index = int(self._chunk.indices[row])
+        shard = None
+        if self._chunk.reads is not None and self._chunk.reads.shards is not None:
+            shard = int(self._chunk.reads.shards[row])
         return RecordMismatchError(
-            f"{leaf} must have the same {what} in every record of a batch, got {got} in record "
-            f"{index} and {expected} in record {first}, in step {self._chunk.step}; make them "
-            "equal in a transform, or give a `collate` that can join them",
+            f"{leaf} must have the same {what} in every record of a batch, got {got} in "
+            f"{self._named(row)} and {expected} in {self._named(0)}, in step {self._chunk.step}; "
+            "make them equal in a transform, or give a `collate` that can join them",
             leaf=leaf,
             expected=expected,
             got=got,
@@ -143,4 +152,11 @@ class Columns:
             stage="collate",
             position=int(self._chunk.positions[row]),
             index=index,
+            shard=shard,
         )
+
+    def _named(self, row: int) -> str:
+        name = f"record {self._chunk.indices[row]}"
+        if self._chunk.reads is None or self._chunk.reads.shards is None:
+            return name
+        return f"{name} of shard {self._chunk.reads.shards[row]}"

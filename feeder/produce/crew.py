@@ -150,9 +150,9 @@ class Crew:
             ):
                 yield from self._hear_zygote(self._zygote)
 
-    def grant(self, worker: WorkerHandle, packet: bytes) -> None:
+    def grant(self, worker: WorkerHandle, *packets: bytes) -> None:
         """Sends what the worker waits for; where its socket is full, as soon as there is room."""
-        worker.outbox = packet
+        worker.outbox.extend(packets)
         if not worker.flush():
             assert self._epoll is not None
             self._epoll.modify(worker.sock, select.EPOLLIN | select.EPOLLOUT)

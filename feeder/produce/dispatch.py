@@ -13,18 +13,26 @@ Owner:
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import deque
 
 from feeder.errors import MemoryLimitError
-from feeder.produce.built import Built
+from feeder.produce.built import Built, Ended
 from feeder.produce.clock import StageTimes
 from feeder.produce.crew import Crew, Death, Heard
 from feeder.produce.failures import START, Failure
 from feeder.produce.handle import WorkerHandle
 from feeder.produce.jobs import Job, Task
 from feeder.produce.ledger import Ledger
-from feeder.produce.messages import Kind, Message, encode, encode_task, num_packets
+from feeder.produce.messages import (
+    Kind,
+    Message,
+    encode,
+    encode_open,
+    encode_task,
+    num_packets,
+)
 from feeder.produce.slots import Slab
 from feeder.produce.supervise import Supervisor
 
@@ -140,10 +148,11 @@ class Dispatcher:
         waiting: list[Task] = []  # for memory: their sessions' jobs before them will have been used
         while self._ledger.unsent:
             task = self._ledger.unsent.popleft()
-            # Of equals, the one that was heard last: another may be stuck.
-            worker = min(alive, key=lambda worker: (len(worker.tasks), -worker.since))
+            worker = _worker_for(task, alive)
             if task.job.wanted_by() is None:
                 self._ledger.end(task)
+            elif worker is None:
+                waiting.append(task)  # for the one that takes the place of a dead one
             elif waiting and any(other.job.inbox is task.job.inbox for other in waiting):
                 waiting.append(task)
             elif worker.tasks and not self._ledger.allotter.knows_size:
@@ -163,6 +172,7 @@ class Dispatcher:
         job = task.job
         if (
             self._chunks_per_batch == 1
+            or task.home is not None
             or job.in_one_piece
             or task.chunk.is_part
             or task.deaths
@@ -177,6 +187,8 @@ class Dispatcher:
         for idle in alive:
             if not idle.tasks:
                 busiest = max(alive, key=lambda worker: len(worker.tasks))
+                if any(task.home is not None for task in busiest.tasks):
+                    return  # they read a stream, each a part of its own
                 if len(busiest.tasks) < 2 or (taken := busiest.take_back()) is None:
                     return
                 task, packet = taken
@@ -188,7 +200,11 @@ class Dispatcher:
     def _overtake(self, heard: set[WorkerHandle]) -> None:
         """Deals out anew what waits behind a slow task while the others are rounds ahead of it."""
         workers = self._crew.workers.values()
-        begun = [worker.tasks[0].job.ticket for worker in heard if worker.tasks]
+        begun = [
+            worker.tasks[0].job.ticket
+            for worker in heard
+            if worker.tasks and worker.tasks[0].home is None
+        ]
         waiting = [worker.tasks[1].job.ticket for worker in workers if len(worker.tasks) > 1]
         if not begun or not waiting or max(begun) - min(waiting) <= OVERTAKEN * len(workers):
             return
@@ -220,25 +236,50 @@ class Dispatcher:
         worker.since = time.monotonic()
         kind = message[0]
         if kind == Kind.DONE:
-            _, ticket, number, new, objects, times, bad = message
+            _, ticket, number, new, objects, times, bad, reports, rows = message
             task = self._answered(worker, ticket)
-            built = Built(worker.layout(number, new), objects, StageTimes(*times), bad)
+            layout = worker.layout(number, new)
+            built = Built(layout, objects, StageTimes(*times), bad, reports, rows)
             task.job.built[task.chunk.first_row] = built
             self._ledger.end(task)
         elif kind == Kind.NEED:
             self._on_need(worker, message[1], message[2])
         elif kind == Kind.FAILED:
             task = self._answered(worker, message[1])
-            if task.chunk.is_part:
+            failure = Failure.unpacked(message[2])
+            if task.home is not None and failure.place is not None:
+                task.job.fail(failure)
+            elif task.chunk.is_part:
                 task.job.spoiled = task.job.in_one_piece = True
             else:
-                self._ledger.deliver(task.job, Failure.unpacked(message[2]))
+                self._ledger.deliver(task.job, failure)
             self._ledger.end(task)
+        elif kind == Kind.PASSED:
+            task = self._answered(worker, message[1])
+            task.job.reports += message[2]
+            self._ledger.end(task)
+        elif kind == Kind.ENDED:
+            task = self._answered(worker, message[1])
+            task.job.end(Ended(*message[2:]))
+            self._ledger.end(task)
+        elif kind == Kind.WHERE:
+            self._on_where(worker, message[1], message[2])
         elif kind == Kind.READY:
             worker.ready = True
         elif kind == Kind.BROKEN:
             worker.broken = True
             self._give_up(worker, Failure.unpacked(message[1]))
+
+    def _on_where(self, worker: WorkerHandle, ticket: int, lanes: list[int]) -> None:
+        """Tells the worker where lanes are to be opened, or to give the chunk up."""
+        task = worker.tasks[0]
+        assert task.ticket == ticket
+        inbox, data = task.job.wanted_by(), None
+        if inbox is not None and inbox.locate is not None:
+            data = pickle.dumps(inbox.locate(lanes), 5)
+        else:
+            self._ledger.end(worker.tasks.popleft())
+        self._crew.grant(worker, *encode_open(data))
 
     def _on_need(self, worker: WorkerHandle, ticket: int, num_bytes: int) -> None:
         """Grants the worker a slot that holds its batch, or tells it to give the batch up."""
@@ -246,8 +287,9 @@ class Dispatcher:
         assert task.ticket == ticket
         job, slot = task.job, None
         if task.chunk.is_part:  # others may be writing to the slot: all is built again
+            if not job.spoiled:
+                job.in_one_piece |= job.num_bytes >= num_bytes  # it was larger, and does not help
             job.spoiled = True
-            job.in_one_piece |= job.num_bytes >= num_bytes  # it was larger, and does not help
             job.num_bytes = max(job.num_bytes, num_bytes)
         try:
             if job.wanted_by() is not None and not job.spoiled:
@@ -311,3 +353,11 @@ class Dispatcher:
         worker.proven = True
         self._supervisor.work_goes_on()
         return task
+
+
+def _worker_for(task: Task, alive: list[WorkerHandle]) -> WorkerHandle | None:
+    """The worker to give a task to; None: not one of these."""
+    if task.home is not None:
+        return next((worker for worker in alive if worker.worker_id == task.home), None)
+    # Of equals, the one that was heard last: another may be stuck.
+    return min(alive, key=lambda worker: (len(worker.tasks), -worker.since))

@@ -29,6 +29,7 @@ class Failure:
         traceback: Its traceback as text.
         stage: Stage of the recipe.
         row: Row of the chunk; None where the failure concerns all of them.
+        place: Position, shard and number of the record, where it is one of a stream.
     """
 
     exception: BaseException | None
@@ -37,9 +38,16 @@ class Failure:
     traceback: str
     stage: str
     row: int | None
+    place: tuple[int, int, int] | None = None
 
     @classmethod
-    def of(cls, exception: BaseException, stage: str, row: int | None) -> Failure:
+    def of(
+        cls,
+        exception: BaseException,
+        stage: str,
+        row: int | None,
+        place: tuple[int, int, int] | None = None,
+    ) -> Failure:
         """Describes an exception that was just caught."""
         kind = type(exception)
         text = "".join(traceback.format_exception(exception))
@@ -48,7 +56,7 @@ class Failure:
         name = kind.__qualname__
         if kind.__module__ != "builtins":
             name = f"{kind.__module__}.{name}"
-        return cls(exception, name, _message(exception), text, stage, row)
+        return cls(exception, name, _message(exception), text, stage, row, place)
 
     def packed(self) -> tuple[Any, ...]:
         """The failure as a tuple that can be pickled, whatever the exception is."""
@@ -59,6 +67,7 @@ class Failure:
             self.traceback,
             self.stage,
             self.row,
+            self.place,
         )
 
     @classmethod
@@ -89,8 +98,11 @@ class Failure:
         place = f"the {self.stage} of step {chunk.step} failed"
         if self.stage == START:
             place = "the start of a worker failed"
-        position = index = None
-        if self.row is not None:
+        position = index = shard = None
+        if self.place is not None:
+            position, shard, index = self.place
+            place += f" at record {index} of shard {shard} (position {position})"
+        elif self.row is not None:
             position, index = int(chunk.positions[self.row]), int(chunk.indices[self.row])
             place += f" at record {index} (position {position})"
         where = RecordError(
@@ -99,6 +111,7 @@ class Failure:
             stage=self.stage,
             position=position,
             index=index,
+            shard=shard,
             worker_traceback=self.traceback,
         )
         if self.exception is None or isinstance(self.exception, StopIteration):

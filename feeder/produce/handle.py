@@ -35,7 +35,7 @@ class WorkerHandle:
         proven: Whether it has answered a task.
         timed_out: Whether it was killed for being at one chunk for too long.
         broken: Whether it could not load the recipe.
-        outbox: A GRANT that found the socket full; there is one at most.
+        outbox: A GRANT or OPEN that found the socket full.
         tasks: What it was sent and has not answered, in order; it works on the first.
     """
 
@@ -50,7 +50,7 @@ class WorkerHandle:
         self.proven = False
         self.timed_out = False
         self.broken = False
-        self.outbox: bytes | None = None
+        self.outbox: deque[bytes] = deque()
         self.tasks: deque[Task] = deque()
         self._layouts: dict[int, Layout] = {}
         self._parts: list[bytes] = []
@@ -65,9 +65,9 @@ class WorkerHandle:
 
     def flush(self) -> bool:
         """Sends what is in the outbox; False where there is still no room for it."""
-        if self.outbox is not None and self.send(self.outbox):
-            self.outbox = None
-        return self.outbox is None
+        while self.outbox and self.send(self.outbox[0]):
+            self.outbox.popleft()
+        return not self.outbox
 
     def receive(self) -> Message | None:
         """The next message, without waiting; None where there is none, or not all of it."""
@@ -95,7 +95,7 @@ class WorkerHandle:
             except BlockingIOError:
                 return None
             message = decode(packet)
-            if message[0] != Kind.TASK:  # a GRANT: the worker is waiting for it
+            if message[0] != Kind.TASK:  # a GRANT or OPEN: the worker is waiting for it
                 self.send(packet)
                 return None
             for task in self.tasks:

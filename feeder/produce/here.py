@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import optree
@@ -14,6 +14,7 @@ from feeder.errors import RecordError
 from feeder.plan.batches import Chunk
 from feeder.produce.ambient import preserved
 from feeder.produce.builder import Builder
+from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer
 from feeder.produce.recipe import Recipe
@@ -25,6 +26,36 @@ def build_alone(recipe: Recipe, chunk: Chunk) -> Any:
     Raises:
         Exception: Whatever the recipe raises, as an iterator would.
     """
+    outcome = _built(Builder(recipe), chunk)
+    assert not isinstance(outcome, Ended | Passed)
+    return outcome
+
+
+class StreamReader:
+    """Builds batches of a stream in this thread, in step order.
+
+    Owner:
+        Owns what it has open of the stream; the end of its ``with`` block closes it.
+
+    Args:
+        recipe: Whose source is a stream.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._builder = Builder(recipe)
+
+    def build(self, chunk: Chunk) -> Any:
+        """The batch in memory of its own; `Ended` or `Passed` where there is none."""
+        return _built(self._builder, chunk)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._builder.close()
+
+
+def _built(builder: Builder, chunk: Chunk) -> Any:
     memory: Buffer = None
 
     def reserve(num_bytes: int) -> tuple[Buffer, int]:
@@ -33,9 +64,11 @@ def build_alone(recipe: Recipe, chunk: Chunk) -> Any:
         return memory, 0
 
     with preserved():
-        outcome = Builder(recipe).build(chunk, reserve)
+        outcome = builder.build(chunk, reserve)
     if isinstance(outcome, Failure):
         raise outcome.to_raise(chunk)
+    if not isinstance(outcome, Built):
+        return outcome
     assert isinstance(outcome.objects, list)
     return outcome.layout.batch(memory, outcome.objects)
 

@@ -7,12 +7,12 @@ from collections import deque
 
 from feeder.plan.batches import Chunk
 from feeder.produce.ambient import preserved
-from feeder.produce.builder import Builder
-from feeder.produce.built import Built
+from feeder.produce.builder import Builder, from_the_beginning
+from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer
 from feeder.produce.recipe import Recipe
-from feeder.produce.session import LocalBatch, Outcome
+from feeder.produce.session import LocalBatch, Locate, Outcome
 from feeder.produce.slots import Slab, Slot
 
 
@@ -41,9 +41,9 @@ class Inline:
     def start(self) -> None:
         """Nothing to do."""
 
-    def session(self) -> InlineSession:
+    def session(self, locate: Locate | None = None) -> InlineSession:
         """Opens a session, with a builder of its own."""
-        return InlineSession(Builder(self._recipe), self._slab, self._ahead)
+        return InlineSession(Builder(self._recipe), self._slab, self._ahead, locate)
 
     def close(self) -> None:
         """Gives back all memory but that of batches still alive."""
@@ -53,10 +53,11 @@ class Inline:
 class InlineSession:
     """Builds one batch per `wait`, and per `poll` where it builds ahead."""
 
-    def __init__(self, builder: Builder, slab: Slab, ahead: bool) -> None:
+    def __init__(self, builder: Builder, slab: Slab, ahead: bool, locate: Locate | None) -> None:
         self._builder = builder
         self._ahead = ahead
         self._slab = slab
+        self._locate = locate
         self._asked: deque[Chunk] = deque()
         self._arrived: list[tuple[int, Outcome]] = []
 
@@ -73,20 +74,28 @@ class InlineSession:
         """Builds the next batch, if one was asked for."""
         if self._asked:
             chunk = self._asked.popleft()
-            self._arrived.append((chunk.step, build_here(self._builder, chunk, self._slab)))
+            outcome = build_here(self._builder, chunk, self._slab, locate=self._locate)
+            self._arrived.append((chunk.step, outcome))
 
     def take(self) -> list[tuple[int, Outcome]]:
         """The (step, outcome) pairs that came since the last call."""
         arrived, self._arrived = self._arrived, []
         return arrived
 
-    def close(self) -> None:
+    def renew(self) -> None:
         """Forgets what was asked for."""
         self._asked.clear()
         self._arrived.clear()
 
+    def close(self) -> None:
+        """Forgets what was asked for, and closes what is open of a stream."""
+        self.renew()
+        self._builder.close()
 
-def build_here(builder: Builder, chunk: Chunk, slab: Slab, spare: int = 0) -> LocalBatch | Failure:
+
+def build_here(
+    builder: Builder, chunk: Chunk, slab: Slab, spare: int = 0, locate: Locate | None = None
+) -> Outcome:
     """Builds a batch in this thread, in a slot of ``slab`` that leaves ``spare`` others."""
     slot: Slot | None = None
 
@@ -98,14 +107,14 @@ def build_here(builder: Builder, chunk: Chunk, slab: Slab, spare: int = 0) -> Lo
         slot = slab.allocate(num_bytes, spare)
         return slab.memory(), slot.offset
 
-    outcome: Built | Failure | None = None
+    outcome: Built | Ended | Passed | Failure | None = None
     try:
         with preserved() if builder.keys_generators else contextlib.nullcontext():
-            outcome = builder.build(chunk, reserve)
+            outcome = builder.build(chunk, reserve, locate or from_the_beginning)
     finally:  # also where Ctrl-C interrupts it
         if slot is not None and not isinstance(outcome, Built):
             slab.free(slot)
-    if isinstance(outcome, Failure):
+    if not isinstance(outcome, Built):
         return outcome
     assert slot is not None
     return LocalBatch(outcome, slab.lease(slot))

@@ -15,6 +15,7 @@ from collections import deque
 
 from feeder.errors import FeederError
 from feeder.produce.allot import Allotter
+from feeder.produce.built import Built
 from feeder.produce.failures import Failure
 from feeder.produce.jobs import Job, Task
 from feeder.produce.session import LocalBatch, Outcome
@@ -45,23 +46,18 @@ class Ledger:
         """Takes a job, whose task comes last; once, however often it is called."""
         if job.ticket not in self._jobs:
             self._jobs[job.ticket] = job
-            self.unsent.append(self._begin(job))
+            self.unsent.extend(job.begin(self._tickets))
 
     def start_over(self) -> None:
         """All workers are gone: what was not delivered is to be sent again."""
-        self.unsent = deque(self._begin(job) for job in self._jobs.values())
+        jobs = self._jobs.values()
+        self.unsent = deque(task for job in jobs for task in job.begin(self._tickets))
 
     def cut(self, task: Task, count: int) -> Task:
         """Makes so many tasks of a job that is one, and returns the first; the others wait."""
-        first, *others = task.job.split(count, next(self._tickets))
-        for _ in others:
-            next(self._tickets)
+        first, *others = task.job.split(count, self._tickets)
         self.unsent.extendleft(reversed(others))
         return first
-
-    def _begin(self, job: Job) -> Task:
-        """The job as one task; it is cut into chunks when it is sent."""
-        return job.begin(next(self._tickets))
 
     def put_back(self, tasks: list[Task]) -> None:
         """Puts tasks in line again, where their jobs' tickets and rows say."""
@@ -83,12 +79,16 @@ class Ledger:
             self._jobs.pop(job.ticket, None)
         elif (built := job.whole()) is None:
             job.in_one_piece |= not job.spoiled or job.num_bytes == 0
-            self.put_back([self._begin(job)])
-        else:
+            self.put_back(job.begin(self._tickets))
+        elif isinstance(built, Built):
             assert job.slot is not None
             slot, job.slot = job.slot, None
             self.deliver(job, LocalBatch(built, self._slab.lease(slot)))
             del self._jobs[job.ticket]
+        else:
+            self.deliver(job, built)
+            self.allotter.give_back(job)
+            self._jobs.pop(job.ticket, None)
 
     def deliver(self, job: Job, outcome: Outcome) -> None:
         if (inbox := job.wanted_by()) is not None:

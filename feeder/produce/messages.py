@@ -6,10 +6,16 @@ SOCK_SEQPACKET delivers whole packets, in order, or none; EOF when the other sid
 
     parent → worker    TASK     ticket, chunk, slot offset, slot capacity
                        GRANT    slot offset, slot capacity; offset None: give the chunk up
+                       OPEN     number, count, data: part of where the lanes asked for are to be
+                                opened; data None: as above
     worker → parent    READY    (the recipe is loaded)
                        BROKEN   failure: the recipe could not be loaded
                        NEED     ticket, bytes: the batch does not fit its slot
-                       DONE     ticket, layout number, layout or None, pickled objects, times, bad
+                       WHERE    ticket, lanes: where are they to be opened?
+                       DONE     ticket, layout number, layout or None, pickled objects, times, bad,
+                                reports, rows of the objects
+                       PASSED   ticket, reports: the chunk was read, and has no rows
+                       ENDED    ticket, totals, bad: lanes end before the chunk
                        FAILED   ticket, failure
                        PART     part of a message that fits no packet
                        WHOLE    the parts before it are one message
@@ -21,16 +27,17 @@ SOCK_SEQPACKET delivers whole packets, in order, or none; EOF when the other sid
 from __future__ import annotations
 
 import enum
-import itertools
+import math
 import mmap
 import pickle
 import socket
+import zlib
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.plan.batches import Chunk
+from feeder.plan.batches import Chunk, Reads
 from feeder.produce.slots import Slot
 
 MAX_PACKET = 64 * 1024
@@ -38,6 +45,9 @@ MAX_PACKET = 64 * 1024
 
 _PART_BYTES = 48 * 1024
 """Bytes of a message in one packet; a longer message travels in parts."""
+
+_LARGEST_PART = 4 * _PART_BYTES
+"""A part of a batch up to this size shrinks to what fits a packet."""
 
 _INLINE_BYTES = 16 * 1024
 """A chunk up to this size travels in its packet, a larger one in its slot."""
@@ -58,6 +68,10 @@ class Kind(enum.IntEnum):
     SPAWNED = 9
     EXITED = 10
     READY = 11
+    WHERE = 12
+    OPEN = 13
+    PASSED = 14
+    ENDED = 15
 
 
 Message: TypeAlias = tuple[Any, ...]
@@ -84,6 +98,16 @@ def post(sock: socket.socket, message: bytes) -> None:
     sock.send(encode(int(Kind.WHOLE)))
 
 
+def encode_open(data: bytes | None) -> list[bytes]:
+    """The packets of an OPEN; they may arrive in any order."""
+    parts = [None] if data is None else _in_parts(data)
+    return [encode(int(Kind.OPEN), number, len(parts), part) for number, part in enumerate(parts)]
+
+
+def _in_parts(data: bytes) -> list[bytes | None]:
+    return [data[start : start + _PART_BYTES] for start in range(0, len(data), _PART_BYTES)]
+
+
 def chunk_bytes(chunk: Chunk) -> int:
     """Bytes that the chunk takes in the slot; 0 where it travels in the packet."""
     size = _size(chunk)
@@ -100,46 +124,75 @@ def encode_task(ticket: int, chunk: Chunk, slot: Slot | None, slab: mmap.mmap) -
 
     Not a part of a batch: others may be writing to the slot.
     """
-    parts: tuple[bytes, ...] | None = tuple(array.tobytes() for array in _arrays(chunk))
+    arrays = {name: array for name, array in _arrays(chunk).items() if array is not None}
+    shapes = [(name, array.dtype.char, array.shape) for name, array in arrays.items()]
+    parts: tuple[bytes, ...] | None = tuple(array.tobytes() for array in arrays.values())
     if chunk_bytes(chunk):
         assert slot is not None
         assert parts is not None
         data = b"".join(parts)
         slab[slot.offset : slot.offset + len(data)] = data
         parts = None
+    shrunk = parts is not None and _size(chunk) > _PART_BYTES  # of a stream: regular, it shrinks
+    if shrunk:
+        assert parts is not None
+        parts = tuple(zlib.compress(part, 1) for part in parts)
     offset, capacity = (0, 0) if slot is None else (slot.offset, slot.capacity)
-    spares = 0 if chunk.spares is None else chunk.spares.shape[1]
-    shape = (len(chunk.indices), chunk.mask is not None, spares, chunk.first_row, chunk.part_of)
-    return encode(int(Kind.TASK), ticket, chunk.step, shape, parts, offset, capacity)
+    of = chunk.reads
+    reads = None if of is None else (of.run, of.live, of.settled, of.snapshot, of.num_rows)
+    whole = (chunk.first_row, chunk.part_of, reads, shrunk)
+    return encode(int(Kind.TASK), ticket, chunk.step, whole, shapes, parts, offset, capacity)
+
+
+def fits_packet(chunk: Chunk) -> bool:
+    """Whether a part of a batch of a stream can travel in a packet, for certain."""
+    return _size(chunk) <= _LARGEST_PART
 
 
 def decode_task(message: Message, slab: mmap.mmap) -> tuple[int, Chunk, Slot]:
     """Ticket, chunk and slot of a TASK."""
-    _, ticket, step, (rows, masked, num_spares, first_row, part_of), parts, offset, capacity = (
-        message
-    )
-    sizes = [rows * 8, rows * 8, rows if masked else 0, rows * num_spares * 8]
+    _, ticket, step, (first_row, part_of, reads, shrunk), shapes, parts, offset, capacity = message
     if parts is None:
-        ends = list(itertools.accumulate(sizes))
-        data = slab[offset : offset + ends[-1]]
-        parts = [data[end - size : end] for size, end in zip(sizes, ends, strict=True) if size]
-    arrays = iter(parts)
-    positions = np.frombuffer(next(arrays), np.int64)
-    indices = np.frombuffer(next(arrays), np.int64)
-    mask = np.frombuffer(next(arrays), bool) if masked else None
-    spares = None
-    if num_spares:
-        spares = np.frombuffer(next(arrays), np.int64).reshape(rows, num_spares)
-    chunk = Chunk(step, positions, indices, mask, spares, first_row, part_of)
+        parts, at = [], offset
+        for _, char, shape in shapes:
+            end = at + np.dtype(char).itemsize * math.prod(shape)
+            parts.append(slab[at:end])
+            at = end
+    elif shrunk:
+        parts = [zlib.decompress(part) for part in parts]
+    arrays: dict[str, NDArray[Any]] = {
+        name: np.frombuffer(part, char).reshape(shape)
+        for (name, char, shape), part in zip(shapes, parts, strict=True)
+    }
+    of = None
+    if reads is not None:
+        run, live, settled, snapshot, num_rows = reads
+        lanes, rows = arrays["lanes"], arrays["rows"]
+        of = Reads(run, live, settled, snapshot, lanes, rows, num_rows)
+    chunk = Chunk(
+        step,
+        arrays["positions"],
+        arrays["indices"],
+        arrays.get("mask"),
+        arrays.get("spares"),
+        first_row,
+        part_of,
+        of,
+    )
     return ticket, chunk, Slot(offset, capacity)
 
 
-def _arrays(chunk: Chunk) -> list[NDArray[Any]]:
-    arrays = (chunk.positions, chunk.indices, chunk.mask, chunk.spares)
-    return [array for array in arrays if array is not None]
+def _arrays(chunk: Chunk) -> dict[str, NDArray[Any] | None]:
+    reads = chunk.reads
+    return {
+        "positions": chunk.positions,
+        "indices": chunk.indices,
+        "mask": chunk.mask,
+        "spares": chunk.spares,
+        "lanes": None if reads is None else reads.lanes,
+        "rows": None if reads is None else reads.rows,
+    }
 
 
 def _size(chunk: Chunk) -> int:
-    rows = len(chunk.indices)
-    spares = 0 if chunk.spares is None else chunk.spares.nbytes
-    return rows * (16 if chunk.mask is None else 17) + spares
+    return sum(array.nbytes for array in _arrays(chunk).values() if array is not None)

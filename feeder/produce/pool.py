@@ -27,9 +27,11 @@ from feeder.plan.batches import Chunk
 from feeder.produce import payload, room
 from feeder.produce.crew import Crew
 from feeder.produce.dispatch import Dispatcher
+from feeder.produce.homes import Homes
 from feeder.produce.jobs import Inbox, Job
+from feeder.produce.messages import fits_packet
 from feeder.produce.recipe import Recipe
-from feeder.produce.session import Outcome
+from feeder.produce.session import Locate, Outcome
 from feeder.produce.slots import FORKED, Slab
 from feeder.produce.supervise import Limits, Supervisor
 
@@ -78,6 +80,7 @@ class Pool:
         chunks = 1 if recipe.collate or recipe.batch_transforms else limits.chunks_per_batch
         self._supervisor = Supervisor(replace(limits, chunks_per_batch=chunks))
         self._dispatcher = Dispatcher(self._crew, self._slab, self._supervisor, chunks)
+        self._homes = None if recipe.lanes is None else Homes.of(recipe, num_workers)
         self._tickets = itertools.count()
         self._pid = os.getpid()
         self._turn = threading.Condition()  # reentrant: a signal handler may come in between
@@ -116,18 +119,22 @@ class Pool:
             finally:
                 self._end_turn()
 
-    def session(self) -> PoolSession:
+    def session(self, locate: Locate | None = None) -> PoolSession:
         """Opens a session.
 
         Raises:
             ClosedError: The pool belongs to the process that forked this one.
         """
         self._check_own()
-        return PoolSession(self)
+        return PoolSession(self, locate)
 
     def submit(self, inbox: Inbox, chunk: Chunk) -> None:
         """Takes a job for the owner of ``inbox``; the next `poll` or `wait` sends it."""
-        self._dispatcher.submitted.append(Job(next(self._tickets), chunk, weakref.ref(inbox)))
+        job = Job(next(self._tickets), chunk, weakref.ref(inbox))
+        if self._homes is not None:
+            job.homes = self._homes.split(chunk)
+            job.in_one_piece = not all(fits_packet(part) for _, part in job.homes)
+        self._dispatcher.submitted.append(job)
 
     def poll(self) -> None:
         """Sends and hears what can be sent and heard at once."""
@@ -253,9 +260,9 @@ class Pool:
 class PoolSession:
     """One iterator's jobs at a pool."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, locate: Locate | None) -> None:
         self._pool = pool
-        self._inbox = Inbox(restarts_before=pool.num_restarts)
+        self._inbox = Inbox(restarts_before=pool.num_restarts, locate=locate)
 
     def submit(self, chunk: Chunk) -> None:
         """Asks for a batch."""
@@ -273,6 +280,12 @@ class PoolSession:
         """The (step, outcome) pairs that came since the last call."""
         arrived, self._inbox.arrived = self._inbox.arrived, []
         return arrived
+
+    def renew(self) -> None:
+        """Gives up all that was asked for and not taken, and goes on."""
+        given_up = self._inbox
+        self._inbox = Inbox(restarts_before=given_up.restarts_before, locate=given_up.locate)
+        self._pool.abandon(given_up)
 
     def close(self) -> None:
         """Gives up all that was asked for and not taken."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from feeder import arguments
+from feeder.plan.windows import Lanes
 from feeder.produce.bad import ON_BAD_RECORD, OnBadRecord
 from feeder.produce.info import WorkerInfo, enter
-from feeder.produce.transforms import RandomMap
-from feeder.sources import RandomAccess, as_source
+from feeder.produce.transforms import Filter, FlatMap, RandomMap
+from feeder.sources import Source, Stream, as_source
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,17 @@ class Recipe:
         seed: Key of all randomness.
         worker_init: Called once in each new worker.
         on_bad_record: What becomes of a record that cannot be read or transformed.
+        lanes: How the shards are read, where the source is a stream.
     """
 
-    source: RandomAccess
+    source: Source
     transforms: tuple[Any, ...]
     collate: Callable[[list[Any]], Any] | None
     batch_transforms: tuple[Callable[[Any], Any], ...]
     seed: int
     worker_init: Callable[[WorkerInfo], object] | None = None
     on_bad_record: OnBadRecord = "raise"
+    lanes: Lanes | None = None
 
     @classmethod
     def of(
@@ -54,9 +57,14 @@ class Recipe:
             TypeError: An argument has the wrong type.
             ValueError: An argument has a value that cannot work.
         """
+        source = as_source(source)
+        transforms = arguments.callables(
+            "transforms", transforms, "transform(record)", (RandomMap, Filter, FlatMap)
+        )
+        _check_transforms(source, transforms)
         return cls(
-            as_source(source),
-            arguments.callables("transforms", transforms, "transform(record)", RandomMap),
+            source,
+            transforms,
             arguments.optional_callable("collate", collate, "collate(records)"),
             arguments.callables("batch_transforms", batch_transforms, "transform(batch)"),
             arguments.integer("seed", seed, 0),
@@ -82,9 +90,25 @@ class Recipe:
             self.worker_init(info)
 
 
+def _check_transforms(source: Source, transforms: tuple[Any, ...]) -> None:
+    """Refuses what changes the number of records where each has its place beforehand."""
+    if isinstance(source, Stream):
+        return
+    for place, transform in enumerate(transforms):
+        if isinstance(transform, Filter | FlatMap):
+            raise ValueError(
+                f"`transforms[{place}]` must keep the number of records, unless `source` is a "
+                f"stream, got a {type(transform).__name__}; give a `sampler` of the records to "
+                "keep, or make a stream of the source: lambda: (source[i] for i in "
+                "range(len(source)))"
+            )
+
+
 def _name(function: Any) -> str:
-    if isinstance(function, RandomMap):
-        return f"RandomMap({_name(function.function)})"
+    if isinstance(function, RandomMap | FlatMap):
+        return f"{type(function).__name__}({_name(function.function)})"
+    if isinstance(function, Filter):
+        return f"Filter({_name(function.predicate)})"
     if isinstance(function, functools.partial):
         return f"partial({_name(function.func)})"
     return getattr(function, "__qualname__", type(function).__qualname__)

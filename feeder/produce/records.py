@@ -21,6 +21,7 @@ from feeder.produce.ambient import Ambient, Scope
 from feeder.produce.bad import BadRecord, OnBadRecord
 from feeder.produce.clock import Clock
 from feeder.produce.columns import check_rows
+from feeder.produce.stream_transforms import checked
 from feeder.produce.transforms import RandomMap
 from feeder.sources import RandomAccess
 
@@ -122,7 +123,7 @@ class Records:
             self._ambient.key(Scope.RECORD, position)
         record = read(row, index)
         if self._owned:
-            record = _own(record)
+            record = own(record)
         if self._transforms:
             clock.enter("transform", row)
             for place, function, random in self._transforms:
@@ -130,11 +131,7 @@ class Records:
                     record = function(record, self._rng.at(position, place))
                 else:
                     record = function(record)
-                if record is None:
-                    raise TypeError(
-                        f"`transforms[{place}]` must return the new record, got None; "
-                        "does it end without a return?"
-                    )
+                checked(record, place)
         return record
 
     def _replacement(
@@ -181,7 +178,7 @@ class Records:
             self._ambient.key(scope, number)
 
 
-def _own(record: Any) -> Any:
+def own(record: Any) -> Any:
     """The record with containers and arrays of its own.
 
     A source may hand out what it holds. User code that then changes a record in place would

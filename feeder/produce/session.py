@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from feeder.plan.batches import Chunk
 from feeder.produce.bad import BadRecord
-from feeder.produce.built import Built
+from feeder.produce.built import Built, Ended, Passed, Report
 from feeder.produce.clock import StageTimes
 from feeder.produce.failures import Failure
+from feeder.produce.lane import Snapshot
 from feeder.produce.layout import Buffer
 
 
@@ -22,15 +23,17 @@ class LocalBatch:
     Attributes:
         times: What each stage of the recipe took.
         bad: Records that were left out or replaced.
+        reports: What reading a stream said.
     """
 
-    __slots__ = ("_built", "_memory", "bad", "times")
+    __slots__ = ("_built", "_memory", "bad", "reports", "times")
 
     def __init__(self, built: Built, memory: Buffer) -> None:
         self._built = built
         self._memory = memory
         self.times: StageTimes = built.times
         self.bad: Sequence[BadRecord] = built.bad
+        self.reports: Sequence[Report] = built.reports
 
     def tree(self) -> Any:
         """The batch: NumPy arrays over the slot, which they keep from being used again.
@@ -44,10 +47,17 @@ class LocalBatch:
         elif isinstance(objects, tuple):  # of chunks, one after the other
             chunks = [pickle.loads(part) for part in objects]
             objects = [np.concatenate(column) for column in zip(*chunks, strict=True)]
+            if self._built.rows:
+                order = np.argsort(np.concatenate(self._built.rows))
+                objects = [column[order] for column in objects]
         return self._built.layout.batch(self._memory, objects)
 
 
-Outcome: TypeAlias = LocalBatch | Failure
+Outcome: TypeAlias = LocalBatch | Failure | Ended | Passed
+
+
+Locate: TypeAlias = Callable[[list[int]], list[tuple[Snapshot, int]]]
+"""Maps numbers of lanes to where each is to be opened, and the offset that is settled."""
 
 
 class Session(Protocol):
@@ -70,8 +80,11 @@ class Session(Protocol):
         """The (step, outcome) pairs that came since the last call."""
         ...
 
+    def renew(self) -> None:
+        """Gives up all that was asked for and not taken, and goes on."""
+
     def close(self) -> None:
-        """Gives up all that was asked for and not taken."""
+        """Gives up all that was asked for and not taken, for good."""
 
 
 class Producer(Protocol):
@@ -99,8 +112,12 @@ class Producer(Protocol):
             FeederError: They cannot be started.
         """
 
-    def session(self) -> Session:
-        """Opens a session."""
+    def session(self, locate: Locate | None = None) -> Session:
+        """Opens a session.
+
+        Args:
+            locate: Says where the lanes of a stream are to be opened; from any thread.
+        """
         ...
 
     def close(self) -> None:

@@ -30,8 +30,9 @@ from feeder.produce.failures import START, Failure
 from feeder.produce.inline import build_here
 from feeder.produce.jobs import Inbox
 from feeder.produce.recipe import Recipe
-from feeder.produce.session import Outcome
+from feeder.produce.session import Locate, Outcome
 from feeder.produce.slots import FORKED, Slab
+from feeder.produce.streams import Streams
 from feeder.produce.supervise import START_TIMEOUT_S, Limits
 
 CLOSE_TIMEOUT_S = 2.0
@@ -91,6 +92,7 @@ class Threads:
         self._num_workers = num_workers
         self._timeout_s = limits.timeout_s
         self._slab = slab
+        self._streams = None if recipe.lanes is None else Streams(recipe, shared=True)
         self._pid = os.getpid()
         self._changed = threading.Condition()
         # All of the following is touched only by whoever holds `_changed`.
@@ -103,9 +105,9 @@ class Threads:
     def start(self) -> None:
         """Nothing to do: threads start at once, with the first batch."""
 
-    def session(self) -> ThreadSession:
+    def session(self, locate: Locate | None = None) -> ThreadSession:
         """Opens a session."""
-        return ThreadSession(self)
+        return ThreadSession(self, locate)
 
     def submit(self, inbox: Inbox, chunk: Chunk) -> None:
         """Takes a job for the owner of ``inbox``."""
@@ -172,6 +174,8 @@ class Threads:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
+        if self._streams is not None:
+            self._streams.close()
         self._slab.close()
 
     def _start_missing(self) -> None:
@@ -196,7 +200,7 @@ class Threads:
         """The life of a thread."""
         try:
             self._recipe.start(worker_id, self._num_workers)
-            builder = Builder(self._recipe, ambient=False)
+            builder = Builder(self._recipe, ambient=False, streams=self._streams)
         except BaseException as error:
             self._give_up(worker_id, Failure.of(error, START, None))
             return
@@ -239,7 +243,9 @@ class Threads:
         with self._changed:
             awaited = self._is_awaited(job)  # others leave a slot to it, and one to the user
         try:
-            outcome = build_here(builder, job.chunk, self._slab, spare=0 if awaited else 2)
+            inbox = job.wanted_by()
+            locate = None if inbox is None else inbox.locate
+            outcome = build_here(builder, job.chunk, self._slab, 0 if awaited else 2, locate)
         except BaseException as error:  # of a kind that user code should not raise
             return Failure.of(error, "build", None)
         if isinstance(outcome, Failure) and isinstance(outcome.exception, MemoryLimitError):
@@ -338,9 +344,9 @@ class Threads:
 class ThreadSession:
     """One iterator's jobs."""
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, threads: Threads, locate: Locate | None) -> None:
         self._threads = threads
-        self._inbox = Inbox()
+        self._inbox = Inbox(locate=locate)
 
     def submit(self, chunk: Chunk) -> None:
         """Asks for a batch."""
@@ -362,6 +368,12 @@ class ThreadSession:
         """The (step, outcome) pairs that came since the last call."""
         arrived, self._inbox.arrived = self._inbox.arrived, []
         return arrived
+
+    def renew(self) -> None:
+        """Gives up all that was asked for and not taken, and goes on."""
+        given_up = self._inbox
+        self._inbox = Inbox(locate=given_up.locate)
+        self._threads.abandon(given_up)
 
     def close(self) -> None:
         """Gives up all that was asked for and not taken."""

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import pickle
 import socket
 import sys
 from collections import deque
 
 from feeder.produce import homing, payload
 from feeder.produce.builder import Builder, GivenUpError
-from feeder.produce.built import Built
+from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import START, Failure
+from feeder.produce.lane import Snapshot
 from feeder.produce.layout import Buffer, Layout
 from feeder.produce.messages import MAX_PACKET, Kind, Message, decode, decode_task, encode, post
 from feeder.produce.slots import Slot, map_shared
@@ -57,8 +59,11 @@ class Worker:
             def reserve(num_bytes: int, ticket: int = ticket) -> tuple[Buffer, int]:
                 return self._slab, self._grant(num_bytes, ticket)
 
+            def locate(lanes: list[int], ticket: int = ticket) -> list[tuple[Snapshot, int]]:
+                return self._locate(lanes, ticket)
+
             try:
-                outcome = self._builder.build(chunk, reserve)
+                outcome = self._builder.build(chunk, reserve, locate)
             except GivenUpError:
                 continue
             # What user code printed for a batch is out before the batch is.
@@ -66,6 +71,10 @@ class Worker:
                 sys.stdout.flush()
             if isinstance(outcome, Built):
                 self._deliver(ticket, outcome)
+            elif isinstance(outcome, Passed):
+                self._send(Kind.PASSED, ticket, outcome.reports)
+            elif isinstance(outcome, Ended):
+                self._send(Kind.ENDED, ticket, *outcome)
             else:
                 self._send(Kind.FAILED, ticket, outcome.packed())
 
@@ -74,17 +83,38 @@ class Worker:
         if self._slot.capacity >= max(num_bytes, 1):
             return self._slot.offset
         self._send(Kind.NEED, ticket, num_bytes)
-        while (message := self._receive())[0] != Kind.GRANT:
-            self._waiting.append(message)
-        _, offset, capacity = message
+        _, offset, capacity = self._answer(Kind.GRANT)
         if offset is None:
             raise GivenUpError
         self._slot = Slot(offset, capacity)  # the one before is no longer this batch's
         return self._slot.offset
 
+    def _locate(self, lanes: list[int], ticket: int) -> list[tuple[Snapshot, int]]:
+        """Where lanes of a stream are to be opened: the parent keeps their snapshots."""
+        self._send(Kind.WHERE, ticket, lanes)
+        parts: dict[int, bytes] = {}
+        count = 1
+        while len(parts) < count:
+            _, number, count, part = self._answer(Kind.OPEN)
+            if part is None:
+                raise GivenUpError
+            parts[number] = part
+        found: list[tuple[Snapshot, int]] = pickle.loads(
+            b"".join(map(parts.__getitem__, range(count)))
+        )
+        return found
+
+    def _answer(self, kind: Kind) -> Message:
+        """What the parent answers; tasks that come before are kept."""
+        while (message := self._receive())[0] != kind:
+            self._waiting.append(message)
+        return message
+
     def _deliver(self, ticket: int, built: Built) -> None:
         try:
             objects = homing.dumps(built.objects) if built.objects else b""
+            if not built.objects:
+                built = built._replace(rows=())  # they say where objects belong
             packet = self._done(ticket, built, objects)
         except Exception as error:  # a class that cannot be pickled, or found again at home
             error.add_note("Records reach the loop by pickle: define their classes in a module.")
@@ -94,15 +124,14 @@ class Worker:
 
     def _done(self, ticket: int, built: Built, objects: bytes) -> bytes:
         """The message that says where all is; with the layout, the first time."""
-        times = tuple(built.times)
+        rest = (objects, tuple(built.times), built.bad, built.reports, built.rows)
         number = self._layouts.get(built.layout)
         if number is not None:
-            return encode(int(Kind.DONE), ticket, number, None, objects, times, built.bad)
+            return encode(int(Kind.DONE), ticket, number, None, *rest)
         if len(self._layouts) == _LAYOUTS_NAMED:
             self._layouts.clear()
         number = len(self._layouts)
-        message = (int(Kind.DONE), ticket, number, built.layout, objects, times, built.bad)
-        packet = homing.dumps(message)
+        packet = homing.dumps((int(Kind.DONE), ticket, number, built.layout, *rest))
         self._layouts[built.layout] = number
         return packet
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from feeder.sources.arrays import ArraySource
+from feeder.sources.callable import FromCallable
+from feeder.sources.stream import Stream, as_stream
 
 
 @runtime_checkable
@@ -25,39 +26,47 @@ class RandomAccess(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-def as_source(source: object) -> RandomAccess:
+Source: TypeAlias = RandomAccess | Stream | FromCallable
+
+
+def as_source(source: object) -> Source:
     """Makes a source of what the user gave.
 
     Args:
         source: A NumPy or JAX array, or a dict, tuple or named tuple of them, nested or not:
-            a source of its rows. A list: a source of its items. Anything else with ``len()``
-            and ``[]`` as it is.
+            a source of its rows. A list: a source of its items. Anything with ``len()`` and
+            ``[]`` as it is. Any other iterable, a function that returns an iterator, or an object
+            with ``num_shards`` and ``open``: a stream.
 
     Raises:
-        TypeError: It has no ``len()`` or no ``[]``, or a leaf of a pytree is no array.
+        TypeError: It is none of these, or a leaf of a pytree is no array.
         ValueError: The arrays of a pytree differ in length.
     """
     if isinstance(source, np.ndarray | dict | tuple) or _is_jax_array(source):
         return ArraySource(source)
     if isinstance(source, str | bytes | set | frozenset | type):
         raise TypeError(f"`source` must be a collection of records, got {_kind(source)}")
-    missing = [
-        offered
-        for offered, method in (("len()", "__len__"), ("[]", "__getitem__"))
-        if not callable(getattr(type(source), method, None))
-    ]
-    if not missing:
+    if isinstance(source, FromCallable):
+        return source
+    if _has_items(source):
         assert isinstance(source, RandomAccess)
         return source
-    remedy = (
-        "; collect it with list(source) where it fits in memory"
-        if isinstance(source, Iterable)
-        else ""
-    )
+    if (stream := as_stream(source)) is not None:
+        return stream
     raise TypeError(
-        f"`source` must have len() and [], got {_kind(source)}, which has no "
-        f"{' and no '.join(missing)}{remedy}"
+        "`source` must have len() and [], or be a stream: an iterable, a function that returns an "
+        f"iterator, or an object with num_shards and open(), got {_kind(source)}"
     )
+
+
+def _has_items(source: object) -> bool:
+    """Whether any of its records can be had at once."""
+    kind = type(source)
+    if any(base.__name__ == "IterableDataset" for base in kind.__mro__):
+        return False  # PyTorch's, which inherits a [] that only raises
+    if callable(getattr(source, "open", None)) and hasattr(source, "num_shards"):
+        return False
+    return callable(getattr(kind, "__len__", None)) and callable(getattr(kind, "__getitem__", None))
 
 
 def _is_jax_array(value: object) -> bool:

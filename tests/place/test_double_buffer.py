@@ -70,7 +70,7 @@ def test_a_slow_loop_makes_the_hosts_memory_grow_no_further(options, monkeypatch
         for _ in range(40):
             batch = next(batches)
             for _ in range(5):  # many a turn of the loop's own work
-                batches._session.poll()
+                batches._feed.poll()
             assert np.asarray(batch).shape == SHAPE
     # Three under way, two on the devices, the loop's own, and a few that JAX drops late.
     assert driver.num_maps <= 3 + 2 + 1 + 4

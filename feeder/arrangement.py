@@ -1,0 +1,31 @@
+"""What the order of records comes to on this process: one for each kind of source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from feeder.feed import Feeds
+from feeder.plan.batches import Planner
+from feeder.plan.state import Identity
+from feeder.produce.recipe import Recipe
+from feeder.produce.session import Producer
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """An order of records, for the rows of this process.
+
+    Attributes:
+        identity: What a state must match.
+        feeds: Makes what feeds iterators, given what builds batches.
+        sample_recipe: What builds a batch like the first one.
+        sample_planner: Plans it.
+        everywhere: Plans it with the rows of all processes; None: they cannot be compared.
+    """
+
+    identity: Identity
+    feeds: Callable[[Producer], Feeds]
+    sample_recipe: Recipe
+    sample_planner: Planner
+    everywhere: Callable[[], Planner] | None = None

@@ -1,0 +1,327 @@
+"""Feeds of streams: batches are planned as if shards had no end, and again where one is found.
+
+A worker that reads to the end of a lane tells how many records it had. All batches from that one on
+are then planned anew; what was read for them is still there, and is not read again.
+
+Guarantees:
+    * Batches leave in step order, each once, and are those of the plan that knows all ends: what
+      was built before an end was known never leaves.
+    * The state speaks of the batches delivered: not of ends that were found, nor of records that
+      were read, beyond them.
+
+Owner:
+    A feed owns its session at the producer, and its run: the lanes that workers have open for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import warnings
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from feeder.collect.collector import Collector
+from feeder.feed.planned import of_another_epoch
+from feeder.feed.protocol import Fed
+from feeder.feed.snapshots import Snapshots, from_json
+from feeder.plan import stream
+from feeder.plan.batches import Chunk, LocalRows, Reads
+from feeder.plan.schedule import START, Cursor
+from feeder.plan.state import Saved
+from feeder.plan.stream import Place, StreamPlan, StreamPlanner, Total
+from feeder.produce import here
+from feeder.produce.built import Ended, Passed
+from feeder.produce.lane import Snapshot
+from feeder.produce.recipe import Recipe
+from feeder.produce.session import Outcome, Producer
+
+_log = logging.getLogger("feeder")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamFeeds:
+    """Makes feeds of a stream.
+
+    Attributes:
+        planner: Plans global batches.
+        local_rows: Maps the number of rows of a global batch to those of this process.
+        recipe: What builds them.
+        producer: Who does.
+        snapshot_every: Steps between snapshots of the shards' states.
+    """
+
+    planner: StreamPlanner
+    local_rows: LocalRows
+    recipe: Recipe
+    producer: Producer
+    snapshot_every: int
+    _open: weakref.WeakSet[StreamFeed] = field(default_factory=weakref.WeakSet)
+    _runs: Any = field(default_factory=lambda: itertools.count(1))
+
+    origin = START
+
+    @property
+    def num_steps(self) -> int | None:
+        """Batches of a run from the start; None: no end, or none known."""
+        return self.planner.num_steps
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Batches of an epoch, the fewest where epochs differ; None: unknown."""
+        return self.planner.steps_per_epoch
+
+    def epoch(self, epoch: int) -> Cursor | None:
+        """Where an epoch begins; None: only reading can tell."""
+        return self.planner.epoch(epoch)
+
+    def open(self, start: Cursor, last_epoch: int | None = None) -> StreamFeed:
+        """A feed from a place on."""
+        if start.draws is None:
+            return StreamFeed(self, self.planner.start(), {}, last_epoch)
+        place = stream.from_json(self.planner, start.step, start.position, start.draws)
+        first = place.epoch * self.planner.num_lanes
+        offsets = {first + lane: taken for lane, taken in place.phase.taken(place.row).items()}
+        known = from_json(start.draws.get("shards"), offsets)
+        return StreamFeed(self, place, known, last_epoch, resumed=True)
+
+    def resumed(self, saved: Saved, epoch: int | None = None) -> tuple[StreamFeeds, Cursor]:
+        """What makes feeds, and the place, that go on where a state was saved."""
+        cursor = saved.cursor
+        if cursor.draws is None:
+            if cursor != START:
+                raise stream.no_place()
+            of, row = 0, 0
+        else:
+            place = stream.from_json(self.planner, cursor.step, cursor.position, cursor.draws)
+            of, row = place.epoch, place.row
+            if self.planner.num_epochs is not None and of > self.planner.num_epochs:
+                raise stream.beyond(of, self.planner.num_epochs)
+        if epoch is not None and of != epoch and (of, row) != (epoch + 1, 0):
+            raise of_another_epoch(cursor.step, epoch)
+        return self, cursor
+
+    def batch(self, step: int) -> Any:
+        """The local batch of a step, built here and now, after reading all before it."""
+        chunks = here.StreamReader(self.recipe)
+        totals: dict[int, Total] = {}
+        place = self.planner.start()
+        with chunks:
+            while (plan := self.planner.plan(place, totals)) is not None:
+                chunk = self.chunk(plan, 0, (0,), place.step, wanted=plan.step == step)
+                found = chunks.build(chunk)
+                if isinstance(found, Ended):
+                    totals.update(found.totals)
+                elif plan.step == step:
+                    return found
+                else:
+                    place = plan.after
+        raise ValueError(f"`step` must be a step of the run, which ends before, got {step}")
+
+    def run(self, feed: StreamFeed) -> int:
+        """A number for the run of a feed."""
+        self._open.add(feed)
+        number: int = next(self._runs)
+        return number
+
+    def live(self) -> tuple[int, ...]:
+        """Numbers of the runs that still read, in rising order."""
+        return tuple(sorted(feed.run for feed in self._open if not feed.closed))
+
+    def chunk(
+        self, plan: StreamPlan, run: int, live: tuple[int, ...], settled: int, wanted: bool = True
+    ) -> Chunk:
+        """What is read for a batch, on this process.
+
+        It reads all rows, and builds those that are its own: only reading tells where shards end.
+        """
+        num_real = len(plan.positions)
+        local = self.local_rows(plan.num_rows)
+        rows = np.full(plan.num_rows, -1)
+        if wanted:
+            rows[local] = np.arange(len(local))
+        entries = np.arange(num_real)
+        if num_real < plan.num_rows:  # padding repeats the last real row
+            padding = local[local >= num_real] if wanted else local[:0]
+            entries = np.concatenate([entries, np.full(len(padding), num_real - 1)])
+            rows = np.concatenate([rows[:num_real], rows[padding]])
+        mask = None
+        if self.planner.last_batch == "pad":
+            mask = np.arange(len(entries)) < num_real
+        due = (plan.step + 1) % self.snapshot_every == 0
+        reads = Reads(run, live, settled, due, plan.lanes[entries], rows, len(local))
+        return Chunk(plan.step, plan.positions[entries], plan.offsets[entries], mask, reads=reads)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    plan: StreamPlan
+    chunk: Chunk
+    place: Place
+
+
+class StreamFeed:
+    """The batches of one run.
+
+    Attributes:
+        alone: Whether memory is so short that nothing is asked for ahead.
+        error: Why the batch after those under way cannot be planned.
+        run: Number of the run.
+        closed: Whether it is over.
+
+    Args:
+        feeds: What it is made by.
+        start: Where to begin.
+        known: Where lanes can be opened.
+        last_epoch: The epoch to end with; None: the run's last.
+        resumed: Whether it goes on where a state says.
+    """
+
+    def __init__(
+        self,
+        feeds: StreamFeeds,
+        start: Place,
+        known: dict[int, Snapshot],
+        last_epoch: int | None,
+        resumed: bool = False,
+    ) -> None:
+        self.alone = False
+        self.closed = False
+        self.run = feeds.run(self)
+        self._feeds = feeds
+        self._last_epoch = last_epoch
+        self._delivered = start
+        self._snapshots = Snapshots(known)
+        self._totals: dict[int, Total] = {}
+        self._resumed = resumed
+        self._replayed, self._replay_s = 0, 0.0
+        self._session = feeds.producer.session(self._locate)
+        self._begin(start)
+
+    def __len__(self) -> int:
+        """Batches asked for and not given out."""
+        return len(self._collector)
+
+    @property
+    def step(self) -> int:
+        """Step of the batch that is to be delivered next."""
+        return self._delivered.step
+
+    def cursor(self) -> Cursor:
+        """Where that batch begins."""
+        place = self._delivered
+        first = place.epoch * self._feeds.planner.num_lanes
+        lanes = [first + lane for lane in place.phase.alive]
+        draws = {**stream.to_json(place), "shards": self._snapshots.to_json(lanes)}
+        return Cursor(place.step, place.position, draws)
+
+    def submit(self) -> bool:
+        """Asks for more, once half of the window is free; False: nothing is under way."""
+        window = 1 if self.alone else self._feeds.producer.window
+        if 2 * len(self._collector) <= window and self.error is None:
+            live = self._feeds.live()
+            while len(self._collector) < window and self._plan(live):
+                pass
+        return bool(self._collector)
+
+    def next(self) -> Fed | None:
+        """The next batch; None where it has not come."""
+        if not self._collector.ready:
+            for step, outcome in self._session.take():
+                self._collector.arrive(step, outcome)
+            if not self._collector.ready:
+                return None
+        _, outcome = self._collector.pop()
+        asked = self._asked.popleft()
+        if isinstance(outcome, Ended):
+            self._totals.update(outcome.totals)
+            self._rewind(asked.place)
+            return None
+        assert not isinstance(outcome, Passed)
+        reports = getattr(outcome, "reports", ())
+        self._snapshots.add(asked.plan.step, reports)
+        for report in reports:
+            self._replayed += report.replayed
+            self._replay_s += report.replay_s
+        return Fed(asked.chunk, asked.plan.num_rows, outcome, asked.plan.after)
+
+    def poll(self) -> None:
+        """Moves things on, without waiting."""
+        self._session.poll()
+
+    def wait(self) -> None:
+        """Waits until something has come."""
+        self._session.wait()
+
+    def commit(self, fed: Fed) -> None:
+        """A batch is delivered."""
+        place: Place = fed.after
+        if place.epoch > self._delivered.epoch:
+            first = place.epoch * self._feeds.planner.num_lanes
+            self._totals = {lane: of for lane, of in self._totals.items() if lane >= first}
+        self._delivered = place
+        self._snapshots.commit(fed.chunk.step, place.epoch * self._feeds.planner.num_lanes)
+        if self._replayed:
+            self._tell_replay()
+
+    def restart(self) -> None:
+        """Gives up whatever is under way, and begins anew with the batch to be delivered next."""
+        self.alone = False
+        self._snapshots.forget_after(self._delivered.step)
+        self._rewind(self._delivered)
+
+    def close(self) -> None:
+        """Gives up whatever is under way; workers close its lanes."""
+        self.closed = True
+        self._session.close()
+
+    def _begin(self, place: Place) -> None:
+        self._head = place
+        self.error: Exception | None = None
+        self._asked: deque[_Asked] = deque()
+        self._collector: Collector[Outcome] = Collector()
+
+    def _rewind(self, place: Place) -> None:
+        self._begin(place)
+        self._session.renew()
+
+    def _plan(self, live: tuple[int, ...]) -> bool:
+        """Asks for one more batch; False where there is none."""
+        place = self._head
+        try:
+            plan = self._feeds.planner.plan(place, self._totals, self._last_epoch)
+            if plan is None:
+                return False
+            chunk = self._feeds.chunk(plan, self.run, live, self._delivered.step)
+        except Exception as error:  # raised once the batches before it are gone
+            self.error = error
+            return False
+        self._asked.append(_Asked(plan, chunk, place))
+        self._collector.expect(plan.step)
+        self._session.submit(chunk)
+        self._head = plan.after
+        return True
+
+    def _locate(self, lanes: list[int]) -> list[tuple[Snapshot, int]]:
+        """Where lanes are to be opened, and the offset before which nothing is asked for."""
+        place = self._delivered
+        first = place.epoch * self._feeds.planner.num_lanes
+        taken = place.phase.taken(place.row)
+        return [(self._snapshots.of(lane), taken.get(lane - first, 0)) for lane in lanes]
+
+    def _tell_replay(self) -> None:
+        text = (
+            f"{self._replayed} records of the stream were read again, in {self._replay_s:.2g} s, "
+            "to come to where its shards had been read to: their iterators have no state; give "
+            "them state_dict(), and let open(shard, epoch, state) begin there"
+        )
+        self._replayed, self._replay_s = 0, 0.0
+        if self._resumed:
+            self._resumed = False
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+        else:  # a worker died, or an iterator raised
+            _log.warning("%s", text)

@@ -1,0 +1,51 @@
+"""Which worker reads which lanes of a stream. Pure scheduling: it can change no batch.
+
+Where several batches are read from lanes of their own, as with a large ``block_length``, each such
+group of lanes has a worker, which builds whole batches. Else neighbouring lanes share a worker, and
+the workers share every batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from feeder.plan.batches import Chunk
+from feeder.plan.order import Indices
+from feeder.produce.recipe import Recipe
+from feeder.sources import Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Homes:
+    """Gives every lane a worker.
+
+    Attributes:
+        workers: Worker of each lane, shape (lanes,).
+        whole: Whether a batch must be built by one worker, wherever its lanes are read.
+    """
+
+    workers: Indices
+    whole: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe, num_workers: int) -> Homes:
+        """The homes of a stream's lanes among so many workers."""
+        assert isinstance(recipe.source, Stream)
+        assert recipe.lanes is not None
+        lanes = np.arange(recipe.lanes.num_lanes)
+        whole = bool(recipe.collate or recipe.batch_transforms)
+        groups = lanes * recipe.source.block_length // recipe.lanes.batch_rows
+        num_groups = int(groups[-1]) + 1
+        if whole or num_groups >= num_workers:
+            return cls(groups % num_workers, whole)
+        return cls(lanes * num_workers // len(lanes), whole)
+
+    def split(self, chunk: Chunk) -> list[tuple[int, Chunk]]:
+        """The chunks of a batch, with the worker of each."""
+        assert chunk.reads is not None
+        of = self.workers[chunk.reads.lanes % len(self.workers)]
+        if self.whole or (of == of[0]).all():
+            return [(int(of[0]), chunk)]
+        return [(worker, chunk.entries(of == worker)) for worker in np.unique(of).tolist()]

@@ -1,0 +1,91 @@
+"""One shard of a stream, open: its records in order, and its state.
+
+Guarantees:
+    * A shard opened at a state goes on with the very next record.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from feeder import stateful
+from feeder.sources.stream import Stream
+
+_log = logging.getLogger("feeder")
+
+
+class Shard:
+    """Reads one shard.
+
+    Owner:
+        Owns the user's iterator; `close` closes it.
+
+    Attributes:
+        number: Its number in the stream.
+        num_read: Records read of it.
+
+    Args:
+        stream: Whose shard it is.
+        number: Its number in the stream.
+        epoch: Number of the epoch.
+        num_read: Records that were read of it, where there is a state.
+        state: What its iterator said of itself after them; None: it begins anew.
+    """
+
+    def __init__(
+        self, stream: Stream, number: int, epoch: int, num_read: int = 0, state: Any = None
+    ) -> None:
+        self.number = number
+        self.num_read = num_read if state is not None else 0
+        opened = stream.open(number, epoch, state)
+        if isinstance(opened, str | bytes) or not hasattr(opened, "__iter__"):
+            raise TypeError(
+                f"a stream must be opened as an iterator over records, got {type(opened).__name__} "
+                f"for shard {number}; does the function end without a return?"
+            )
+        if inspect.isgenerator(opened) and inspect.getgeneratorstate(opened) != "GEN_CREATED":
+            raise TypeError(
+                f"a stream must be opened anew each time, got a generator for shard {number} that "
+                "was read before; make a new one in the function"
+            )
+        self._iterator: Iterator[Any] = iter(opened)
+        owner: Any = self._iterator
+        if stateful.saver(owner) is None and stateful.saver(opened) is not None:
+            owner = opened
+        self._save = stateful.saver(owner)
+        if state is not None and (load := stateful.loader(owner)) is not None:
+            load(state)
+            if owner is opened and owner is not self._iterator:
+                self._iterator = iter(opened)  # it begins where the state says
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether it can be opened again where it is, without reading all before it."""
+        return self._save is not None
+
+    def state(self) -> Any:
+        """What the iterator says of itself; None: it has no state."""
+        return None if self._save is None else self._save()
+
+    def read(self) -> Any:
+        """The next record.
+
+        Raises:
+            StopIteration: There is none.
+            Exception: Whatever the iterator raises.
+        """
+        record = next(self._iterator)
+        self.num_read += 1
+        return record
+
+    def close(self) -> None:
+        """Closes the iterator, where it can be closed: a generator's ``finally`` runs."""
+        close = getattr(self._iterator, "close", None)
+        if callable(close):
+            try:
+                close()
+            except Exception as error:  # a thread may be stuck in it; nobody waits for this shard
+                _log.warning("closing shard %d of a stream raised %r", self.number, error)

@@ -1,0 +1,66 @@
+"""The records of one chunk of a stream, once they are read: what is left to do to each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from feeder.plan.batches import Chunk
+from feeder.plan.rng import RecordRng
+from feeder.produce.ambient import Ambient, Scope
+from feeder.produce.clock import Clock
+from feeder.produce.lane import Item
+from feeder.produce.recipe import Recipe
+from feeder.produce.records import own
+from feeder.produce.stream_transforms import checked, split
+from feeder.produce.transforms import RandomMap
+
+
+class StreamRecords:
+    """Applies the transforms that come when a record's place is known.
+
+    Args:
+        recipe: Whose source is a stream.
+        ambient: The global generators; None: left alone.
+    """
+
+    def __init__(self, recipe: Recipe, ambient: Ambient | None) -> None:
+        early, late = split(recipe.transforms, recipe.on_bad_record == "skip")
+        self._transforms: list[tuple[int, Any, bool]] = [
+            (place, one.function, True) if isinstance(one, RandomMap) else (place, one, False)
+            for place, one in enumerate(late, start=len(early))
+        ]
+        self._rng = RecordRng(recipe.seed)
+        self._ambient = ambient
+        # A record stays where it was read until its batch is settled, and may be asked for again.
+        self._owned = bool(late or recipe.collate)
+
+    def rows(self, chunk: Chunk, items: list[Item], clock: Clock) -> Iterator[tuple[int, Any]]:
+        """Yields row and record, in order; the clock then runs for the collation.
+
+        Args:
+            chunk: Which records.
+            items: As they were read.
+            clock: Told what is being done.
+        """
+        if not self._owned:
+            clock.enter("collate")
+            yield from ((row, item[0]) for row, item in enumerate(items))
+            return
+        for row, (record, key, shard, number) in enumerate(items):
+            clock.enter("transform", row)
+            try:
+                record = self._transformed(own(record), key)
+            except BaseException:
+                clock.fail("transform", int(chunk.positions[row]), shard, number)
+                raise
+            clock.enter("collate", row)
+            yield row, record
+
+    def _transformed(self, record: Any, key: int) -> Any:
+        if self._ambient is not None and self._ambient.keyed:
+            self._ambient.key(Scope.STREAM, key)
+        for place, function, random in self._transforms:
+            record = function(record, self._rng.at(key, place)) if random else function(record)
+            checked(record, place)
+        return record

@@ -1,0 +1,113 @@
+"""Transforms of the records of a stream, up to the last one that changes how many there are.
+
+What a filter leaves out, and what a flat-map makes of a record, says which record has which place.
+So these transforms, and those before them, are part of reading; the others come when the place of a
+record is known. Either way a record's random draws depend on its key alone: on (epoch, shard,
+number in the shard), and, of what a flat-map made, on its number among its siblings.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from feeder.plan.rng import RecordRng
+from feeder.produce.transforms import Filter, FlatMap, RandomMap
+
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def shard_key(epoch: int, shard: int) -> int:
+    """The key of the first record of a shard; those of the others follow it."""
+    return _mixed(_mixed(epoch + 1) ^ shard)
+
+
+def record_key(key_of_shard: int, number: int) -> int:
+    """The key of a record of a shard."""
+    return (key_of_shard + number) & _MASK
+
+
+def split(transforms: Sequence[Any], skips: bool) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The transforms that are part of reading, and the others.
+
+    Args:
+        transforms: All of them.
+        skips: Whether records that raise are left out: any transform may then be a filter.
+    """
+    last = max(
+        (place + 1 for place, one in enumerate(transforms) if isinstance(one, Filter | FlatMap)),
+        default=0,
+    )
+    if skips:
+        last = len(transforms)
+    return tuple(transforms[:last]), tuple(transforms[last:])
+
+
+class Expansion:
+    """What a record that was read becomes before it has a place: none, one or several records.
+
+    Args:
+        transforms: The transforms that are part of reading.
+        seed: Key of all randomness.
+    """
+
+    def __init__(self, transforms: Sequence[Any], seed: int) -> None:
+        self._transforms = transforms
+        self._rng = RecordRng(seed)
+
+    def __call__(self, record: Any, key: int) -> list[tuple[Any, int]]:
+        """The records, each with its key."""
+        records = [(record, key)]
+        for place, transform in enumerate(self._transforms):
+            if isinstance(transform, Filter):
+                records = [pair for pair in records if transform.predicate(pair[0])]
+            elif isinstance(transform, FlatMap):
+                records = [made for pair in records for made in _made(transform, *pair)]
+            else:
+                records = [(self._mapped(place, transform, *pair), pair[1]) for pair in records]
+        return records
+
+    def _mapped(self, place: int, transform: Any, record: Any, key: int) -> Any:
+        if isinstance(transform, RandomMap):
+            record = transform.function(record, self._rng.at(key, place))
+        else:
+            record = transform(record)
+        return checked(record, place)
+
+
+def checked(record: Any, place: int) -> Any:
+    """The record that a transform returned.
+
+    Raises:
+        TypeError: It returned nothing.
+    """
+    if record is None:
+        raise TypeError(
+            f"`transforms[{place}]` must return the new record, got None; "
+            "does it end without a return?"
+        )
+    return record
+
+
+def _made(transform: FlatMap, record: Any, key: int) -> list[tuple[Any, int]]:
+    most = transform.max_records
+    made = list(itertools.islice(transform.function(record), most + 1))
+    if len(made) > most:
+        raise ValueError(
+            f"a FlatMap must return at most `max_records` = {most} records for one, got more; "
+            "raise `max_records`, or return fewer"
+        )
+    return [(one, _mixed(key ^ _mixed(number + 1))) for number, one in enumerate(made)]
+
+
+def _mixed(value: int) -> int:
+    """SplitMix64's step, as in `feeder.plan.mix`, of one number."""
+    value = (value + 1) * _GOLDEN & _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31
+
+
+__all__ = ["Expansion", "checked", "record_key", "shard_key", "split"]
