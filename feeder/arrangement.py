@@ -19,13 +19,11 @@ class Arrangement:
     Attributes:
         identity: What a state must match.
         feeds: Makes what feeds iterators, given what builds batches.
-        sample_recipe: What builds a batch like the first one.
-        sample_planner: Plans it.
+        sample: What builds a batch like the first one, and plans it; None: none can be had.
         everywhere: Plans it with the rows of all processes; None: they cannot be compared.
     """
 
     identity: Identity
     feeds: Callable[[Producer], Feeds]
-    sample_recipe: Recipe
-    sample_planner: Planner
+    sample: tuple[Recipe, Planner] | None
     everywhere: Callable[[], Planner] | None = None

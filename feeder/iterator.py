@@ -145,6 +145,9 @@ class BatchIterator(Iterator[Any]):
             raise
         finally:
             self._wait_ns += time.perf_counter_ns() - began
+        if bad := self._feed.left_out():
+            self._bad.check(bad)
+            self._bad.add(bad)
         raise StopIteration
 
     def get_state(self) -> dict[str, Any]:
@@ -256,7 +259,7 @@ class BatchIterator(Iterator[Any]):
         """Keeps workers and transfers busy while the caller computes."""
         feed = self._feed
         under_way = len(feed)
-        feed.submit()
+        feed.submit(True)
         for _ in range(self._stages.batches_ahead - len(self._ready)):
             fed = feed.next()
             if fed is None:
@@ -287,4 +290,5 @@ class BatchIterator(Iterator[Any]):
             self._ready.append(_Ready(None, error, fed))
             return
         self._place_ns += time.perf_counter_ns() - began
-        self._ready.append(_Ready(batch, None, fed, outcome.bad, fingerprint))
+        bad = [*fed.bad, *outcome.bad] if fed.bad else outcome.bad
+        self._ready.append(_Ready(batch, None, fed, bad, fingerprint))

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from feeder import arguments, topology
+from feeder.calling import Calling
 from feeder.errors import ClosedError
 from feeder.iterator import BatchIterator, Stages
 from feeder.ordering import Ordering
@@ -22,7 +23,7 @@ from feeder.produce.recipe import Recipe
 from feeder.produce.transforms import RandomMap
 from feeder.production import Production, WorkerType
 from feeder.sample import Sample
-from feeder.sources import RandomAccess, Stream
+from feeder.sources import FromCallable, RandomAccess, Stream
 from feeder.streaming import Streaming
 from feeder.version import VERSION
 
@@ -186,8 +187,8 @@ class DataLoader:
             max_bad_records = arguments.optional_integer("max_bad_records", max_bad_records, 0)
             device_batches = arguments.integer("device_batches", device_batches, 1)
             debug_checks = arguments.boolean("debug_checks", debug_checks)
-            random_access = isinstance(ordering, Ordering)
-            if sharding is not None and recipe.on_bad_record == "skip" and random_access:
+            streams = isinstance(ordering, Streaming)  # there the next record takes the row
+            if sharding is not None and recipe.on_bad_record == "skip" and not streams:
                 raise ValueError(
                     '`on_bad_record` must be "raise" or "replace" with a `sharding`, got "skip": '
                     "the shorter batch would not fit the devices"
@@ -358,8 +359,10 @@ class DataLoader:
         self.close()
 
 
-def _ordering(recipe: Recipe, snapshot_every: Any, **asked: Any) -> Ordering | Streaming:
+def _ordering(recipe: Recipe, snapshot_every: Any, **asked: Any) -> Ordering | Streaming | Calling:
     """The order of records that the user asked for, checked."""
+    if isinstance(recipe.source, FromCallable):
+        return Calling.of(recipe, **asked)
     if isinstance(recipe.source, Stream):
         return Streaming.of(recipe, snapshot_every=snapshot_every, **asked)
     arguments.integer("snapshot_every", snapshot_every, 1)

@@ -183,8 +183,7 @@ class Ordering:
         return Arrangement(
             identity,
             lambda producer: PlannedFeeds(planner, self.recipe, producer),
-            self.recipe,
-            planner,
+            (self.recipe, planner),
             lambda: self.planner(np.arange)[0],
         )
 

@@ -101,7 +101,10 @@ class Production:
         Raises:
             TypeError: The recipe cannot be pickled for worker processes.
         """
+        if self.num_workers is None and sample.recipe is None:
+            return self._made(recipe, 0, placer)  # nothing to measure by
         if self.num_workers is None:
+            assert sample.recipe is not None
             return Auto(
                 sample.recipe, sample.plan, lambda number: self._made(recipe, number, placer)
             )

@@ -25,7 +25,7 @@ class Sample:
     """The first batch of a loader, of which one record is read once somebody asks.
 
     Attributes:
-        recipe: What builds it.
+        recipe: What builds it; None: it cannot be known beforehand.
 
     Args:
         order: The order of records.
@@ -33,8 +33,8 @@ class Sample:
     """
 
     def __init__(self, order: Arrangement, placer: Placer | None) -> None:
-        self.recipe = order.sample_recipe
-        self._planner = order.sample_planner
+        self.recipe = None if order.sample is None else order.sample[0]
+        self._planner = None if order.sample is None else order.sample[1]
         self._everywhere = order.everywhere
         self._placer = placer
 
@@ -43,7 +43,13 @@ class Sample:
 
         Raises:
             ValueError: There is none.
+            TypeError: It cannot be known beforehand.
         """
+        if self._planner is None:
+            raise TypeError(
+                "element_spec of a loader needs a record that can be read beforehand, and a "
+                "FromCallable is only called for batches"
+            )
         plan = self._planner.batch(0)
         if plan is None:
             raise ValueError("`sampler` must give at least one batch, got none")
@@ -56,7 +62,9 @@ class Sample:
         Raises:
             Exception: Whatever user code raises at its record.
         """
-        batch = here.build_sample(self.recipe, self.plan().chunk)
+        plan = self.plan()
+        assert self.recipe is not None
+        batch = here.build_sample(self.recipe, plan.chunk)
         return optree.tree_map(_hollow, batch)  # it may be kept for long
 
     def spec(self) -> Any:
@@ -71,7 +79,7 @@ class Sample:
         None where they cannot be built alone, or raise: their batch will tell.
         """
         plan = None if self._everywhere is None else self._everywhere().batch(0)
-        if plan is None:
+        if plan is None or self.recipe is None:
             return None
         chunk = here.alone(plan.chunk.rows(0, min(_COMPARED, len(plan.chunk.indices))))
         try:

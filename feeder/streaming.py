@@ -158,8 +158,7 @@ class Streaming:
             lambda producer: StreamFeeds(
                 self._planner, local_rows, self.recipe, producer, self.snapshot_every
             ),
-            sampled(self.recipe),
-            PositionPlanner(schedule, _the_first, local_rows),
+            (sampled(self.recipe), PositionPlanner(schedule, _the_first, local_rows)),
         )
 
     @property

@@ -59,11 +59,11 @@ class PlannedFeeds:
         """Where an epoch begins in a run from the start."""
         return self._planner.epoch(epoch)
 
-    def open(self, start: Cursor, last_epoch: int | None = None) -> PlannedFeed:
+    def open(self, start: Cursor, last_epoch: int | None = None, /) -> PlannedFeed:
         """A feed from a place on."""
         return PlannedFeed(self._planner, self._producer, start, last_epoch)
 
-    def resumed(self, saved: Saved, epoch: int | None = None) -> tuple[PlannedFeeds, Cursor]:
+    def resumed(self, saved: Saved, epoch: int | None = None, /) -> tuple[PlannedFeeds, Cursor]:
         """What makes feeds, and the place, that go on where a state was saved."""
         planner, cursor = self._planner.resumed(saved)
         if epoch is not None:
@@ -127,7 +127,7 @@ class PlannedFeed:
         """Where that batch begins."""
         return self._cursor
 
-    def submit(self) -> bool:
+    def submit(self, _ahead: bool = False, /) -> bool:
         """Asks for more, once half of the window is free; False: nothing is under way.
 
         Several batches at a time: waking a worker costs more than anything else done here.
@@ -169,6 +169,10 @@ class PlannedFeed:
         """Gives up whatever is under way, and begins anew with the batch to be delivered next."""
         self._begin()
         self._session.renew()
+
+    def left_out(self) -> tuple[()]:
+        """Nothing: every record has its place in a batch."""
+        return ()
 
     def close(self) -> None:
         """Gives up whatever is under way."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from feeder.plan.batches import Chunk
 from feeder.plan.schedule import Cursor
 from feeder.plan.state import Saved
+from feeder.produce.bad import BadRecord
 from feeder.produce.failures import Failure
 from feeder.produce.session import LocalBatch
 
@@ -21,12 +23,14 @@ class Fed:
         num_rows: Rows of the global batch.
         outcome: The batch, or why there is none.
         after: What `Feed.commit` needs to know of it.
+        bad: Records left out at the ends of shards before it.
     """
 
     chunk: Chunk
     num_rows: int
     outcome: LocalBatch | Failure
     after: Any
+    bad: Sequence[BadRecord] = ()
 
 
 class Feed(Protocol):
@@ -53,8 +57,12 @@ class Feed(Protocol):
         """Where that batch begins, for a state."""
         ...
 
-    def submit(self) -> bool:
-        """Asks for more, once half of the window is free; False: nothing is under way."""
+    def submit(self, ahead: bool = False, /) -> bool:
+        """Asks for more, once half of the window is free; False: nothing is under way.
+
+        Args:
+            ahead: Whether nobody waits for it yet.
+        """
         ...
 
     def next(self) -> Fed | None:
@@ -76,6 +84,10 @@ class Feed(Protocol):
 
     def restart(self) -> None:
         """Gives up whatever is under way, and begins anew with the batch to be delivered next."""
+
+    def left_out(self) -> Sequence[BadRecord]:
+        """Once the run is over: records left out after its last batch; told once."""
+        ...
 
     def close(self) -> None:
         """Gives up whatever is under way. Idempotent."""
@@ -103,11 +115,11 @@ class Feeds(Protocol):
         """Where an epoch begins in a run from the start; None: that is not known beforehand."""
         ...
 
-    def open(self, start: Cursor, last_epoch: int | None = None) -> Feed:
+    def open(self, start: Cursor, last_epoch: int | None = None, /) -> Feed:
         """A feed from a place on, to the end of an epoch, or of the run."""
         ...
 
-    def resumed(self, saved: Saved, epoch: int | None = None) -> tuple[Feeds, Cursor]:
+    def resumed(self, saved: Saved, epoch: int | None = None, /) -> tuple[Feeds, Cursor]:
         """What makes feeds, and the place, that go on where a state was saved.
 
         Args:

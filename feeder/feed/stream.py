@@ -35,6 +35,7 @@ from feeder.plan.schedule import START, Cursor
 from feeder.plan.state import Saved
 from feeder.plan.stream import Place, StreamPlan, StreamPlanner, Total
 from feeder.produce import here
+from feeder.produce.bad import BadRecord
 from feeder.produce.built import Ended, Passed
 from feeder.produce.lane import Snapshot
 from feeder.produce.recipe import Recipe
@@ -79,7 +80,7 @@ class StreamFeeds:
         """Where an epoch begins; None: only reading can tell."""
         return self.planner.epoch(epoch)
 
-    def open(self, start: Cursor, last_epoch: int | None = None) -> StreamFeed:
+    def open(self, start: Cursor, last_epoch: int | None = None, /) -> StreamFeed:
         """A feed from a place on."""
         if start.draws is None:
             return StreamFeed(self, self.planner.start(), {}, last_epoch)
@@ -89,7 +90,7 @@ class StreamFeeds:
         known = from_json(start.draws.get("shards"), offsets)
         return StreamFeed(self, place, known, last_epoch, resumed=True)
 
-    def resumed(self, saved: Saved, epoch: int | None = None) -> tuple[StreamFeeds, Cursor]:
+    def resumed(self, saved: Saved, epoch: int | None = None, /) -> tuple[StreamFeeds, Cursor]:
         """What makes feeds, and the place, that go on where a state was saved."""
         cursor = saved.cursor
         if cursor.draws is None:
@@ -197,6 +198,7 @@ class StreamFeed:
         self._delivered = start
         self._snapshots = Snapshots(known)
         self._totals: dict[int, Total] = {}
+        self._left_out: dict[int, list[BadRecord]] = {}  # by step before which they were
         self._resumed = resumed
         self._replayed, self._replay_s = 0, 0.0
         self._session = feeds.producer.session(self._locate)
@@ -219,7 +221,7 @@ class StreamFeed:
         draws = {**stream.to_json(place), "shards": self._snapshots.to_json(lanes)}
         return Cursor(place.step, place.position, draws)
 
-    def submit(self) -> bool:
+    def submit(self, _ahead: bool = False, /) -> bool:
         """Asks for more, once half of the window is free; False: nothing is under way."""
         window = 1 if self.alone else self._feeds.producer.window
         if 2 * len(self._collector) <= window and self.error is None:
@@ -239,6 +241,7 @@ class StreamFeed:
         asked = self._asked.popleft()
         if isinstance(outcome, Ended):
             self._totals.update(outcome.totals)
+            self._left_out.setdefault(asked.plan.step, []).extend(outcome.bad)
             self._rewind(asked.place)
             return None
         assert not isinstance(outcome, Passed)
@@ -247,7 +250,8 @@ class StreamFeed:
         for report in reports:
             self._replayed += report.replayed
             self._replay_s += report.replay_s
-        return Fed(asked.chunk, asked.plan.num_rows, outcome, asked.plan.after)
+        left_out = self._left_out.get(asked.plan.step, ())
+        return Fed(asked.chunk, asked.plan.num_rows, outcome, asked.plan.after, left_out)
 
     def poll(self) -> None:
         """Moves things on, without waiting."""
@@ -264,6 +268,7 @@ class StreamFeed:
             first = place.epoch * self._feeds.planner.num_lanes
             self._totals = {lane: of for lane, of in self._totals.items() if lane >= first}
         self._delivered = place
+        self._left_out.pop(fed.chunk.step, None)
         self._snapshots.commit(fed.chunk.step, place.epoch * self._feeds.planner.num_lanes)
         if self._replayed:
             self._tell_replay()
@@ -273,6 +278,11 @@ class StreamFeed:
         self.alone = False
         self._snapshots.forget_after(self._delivered.step)
         self._rewind(self._delivered)
+
+    def left_out(self) -> list[BadRecord]:
+        """Records left out after the last batch."""
+        left, self._left_out = self._left_out, {}
+        return [record for _, bad in sorted(left.items()) for record in bad]
 
     def close(self) -> None:
         """Gives up whatever is under way; workers close its lanes."""

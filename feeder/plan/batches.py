@@ -76,6 +76,7 @@ class Chunk:
         first_row: Row of the local batch that the first of these rows is.
         part_of: Rows of the local batch, where these are but some of them; else None.
         reads: Where a stream is read; None with random access.
+        given: What a callable gave for it, perhaps pickled; None with other sources.
     """
 
     step: int
@@ -86,6 +87,7 @@ class Chunk:
     first_row: int = 0
     part_of: int | None = None
     reads: Reads | None = None
+    given: Any = None
 
     @property
     def is_part(self) -> bool:

@@ -10,6 +10,7 @@ from feeder.produce.ambient import preserved
 from feeder.produce.builder import Builder, from_the_beginning
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
+from feeder.produce.given import GivenBuilder, builder_of
 from feeder.produce.layout import Buffer
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import LocalBatch, Locate, Outcome
@@ -21,6 +22,9 @@ class Inline:
 
     Owner:
         Owns the slab.
+
+    Attributes:
+        ahead: Whether batches are built before they are asked for.
 
     Args:
         recipe: What builds a batch.
@@ -35,7 +39,7 @@ class Inline:
 
     def __init__(self, recipe: Recipe, slab: Slab, ahead: bool) -> None:
         self._recipe = recipe
-        self._ahead = ahead
+        self.ahead = ahead
         self._slab = slab
 
     def start(self) -> None:
@@ -43,7 +47,7 @@ class Inline:
 
     def session(self, locate: Locate | None = None) -> InlineSession:
         """Opens a session, with a builder of its own."""
-        return InlineSession(Builder(self._recipe), self._slab, self._ahead, locate)
+        return InlineSession(builder_of(self._recipe), self._slab, self.ahead, locate)
 
     def close(self) -> None:
         """Gives back all memory but that of batches still alive."""
@@ -53,7 +57,9 @@ class Inline:
 class InlineSession:
     """Builds one batch per `wait`, and per `poll` where it builds ahead."""
 
-    def __init__(self, builder: Builder, slab: Slab, ahead: bool, locate: Locate | None) -> None:
+    def __init__(
+        self, builder: Builder | GivenBuilder, slab: Slab, ahead: bool, locate: Locate | None
+    ) -> None:
         self._builder = builder
         self._ahead = ahead
         self._slab = slab
@@ -94,7 +100,11 @@ class InlineSession:
 
 
 def build_here(
-    builder: Builder, chunk: Chunk, slab: Slab, spare: int = 0, locate: Locate | None = None
+    builder: Builder | GivenBuilder,
+    chunk: Chunk,
+    slab: Slab,
+    spare: int = 0,
+    locate: Locate | None = None,
 ) -> Outcome:
     """Builds a batch in this thread, in a slot of ``slab`` that leaves ``spare`` others."""
     slot: Slot | None = None

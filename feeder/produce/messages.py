@@ -169,6 +169,7 @@ def decode_task(message: Message, slab: mmap.mmap) -> tuple[int, Chunk, Slot]:
         run, live, settled, snapshot, num_rows = reads
         lanes, rows = arrays["lanes"], arrays["rows"]
         of = Reads(run, live, settled, snapshot, lanes, rows, num_rows)
+    given = arrays.get("given")
     chunk = Chunk(
         step,
         arrays["positions"],
@@ -178,6 +179,7 @@ def decode_task(message: Message, slab: mmap.mmap) -> tuple[int, Chunk, Slot]:
         first_row,
         part_of,
         of,
+        None if given is None else given.tobytes(),
     )
     return ticket, chunk, Slot(offset, capacity)
 
@@ -191,6 +193,7 @@ def _arrays(chunk: Chunk) -> dict[str, NDArray[Any] | None]:
         "spares": chunk.spares,
         "lanes": None if reads is None else reads.lanes,
         "rows": None if reads is None else reads.rows,
+        "given": None if chunk.given is None else np.frombuffer(chunk.given, np.uint8),
     }
 
 

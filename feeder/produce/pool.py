@@ -34,6 +34,7 @@ from feeder.produce.recipe import Recipe
 from feeder.produce.session import Locate, Outcome
 from feeder.produce.slots import FORKED, Slab
 from feeder.produce.supervise import Limits, Supervisor
+from feeder.sources import FromCallable
 
 SMALL_BYTES = 8 * 2**20
 """Slots that may be used to keep small batches, which cost less than waking a worker, ahead."""
@@ -62,6 +63,8 @@ class Pool:
         prefetch_batches: int | None,
         slab: Slab,
     ) -> None:
+        if isinstance(recipe.source, FromCallable):  # it stays here; what it gives travels
+            recipe = replace(recipe, source=FromCallable(_stays_here))
         self._num_workers = num_workers
         self._prefetch_batches = prefetch_batches
         self._slab = slab
@@ -77,7 +80,9 @@ class Pool:
             raise
         self._crew = Crew(num_workers, self._slab.fd, self._recipe_fd)
         # A `collate`, or a batch transform, sees the whole batch.
-        chunks = 1 if recipe.collate or recipe.batch_transforms else limits.chunks_per_batch
+        in_one_piece = bool(recipe.collate or recipe.batch_transforms)
+        in_one_piece = in_one_piece or isinstance(recipe.source, FromCallable)
+        chunks = 1 if in_one_piece else limits.chunks_per_batch
         self._supervisor = Supervisor(replace(limits, chunks_per_batch=chunks))
         self._dispatcher = Dispatcher(self._crew, self._slab, self._supervisor, chunks)
         self._homes = None if recipe.lanes is None else Homes.of(recipe, num_workers)
@@ -290,3 +295,7 @@ class PoolSession:
     def close(self) -> None:
         """Gives up all that was asked for and not taken."""
         self._pool.abandon(self._inbox)
+
+
+def _stays_here(_batch_size: int) -> None:
+    """In the place of a callable, in workers."""

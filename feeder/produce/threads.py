@@ -27,6 +27,7 @@ from feeder.errors import ClosedError, MemoryLimitError, WorkerStartError, Worke
 from feeder.plan.batches import Chunk
 from feeder.produce.builder import Builder
 from feeder.produce.failures import START, Failure
+from feeder.produce.given import GivenBuilder, builder_of
 from feeder.produce.inline import build_here
 from feeder.produce.jobs import Inbox
 from feeder.produce.recipe import Recipe
@@ -200,7 +201,7 @@ class Threads:
         """The life of a thread."""
         try:
             self._recipe.start(worker_id, self._num_workers)
-            builder = Builder(self._recipe, ambient=False, streams=self._streams)
+            builder = builder_of(self._recipe, ambient=False, streams=self._streams)
         except BaseException as error:
             self._give_up(worker_id, Failure.of(error, START, None))
             return
@@ -238,7 +239,7 @@ class Threads:
         worker = self._workers.get(worker_id)
         return worker if worker and worker.thread is threading.current_thread() else None
 
-    def _build(self, builder: Builder, job: _Job) -> Outcome | None:
+    def _build(self, builder: Builder | GivenBuilder, job: _Job) -> Outcome | None:
         """Builds a batch; None where it must wait for memory."""
         with self._changed:
             awaited = self._is_awaited(job)  # others leave a slot to it, and one to the user

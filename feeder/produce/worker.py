@@ -19,6 +19,7 @@ from feeder.produce import homing, payload
 from feeder.produce.builder import Builder, GivenUpError
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import START, Failure
+from feeder.produce.given import GivenBuilder, builder_of
 from feeder.produce.lane import Snapshot
 from feeder.produce.layout import Buffer, Layout
 from feeder.produce.messages import MAX_PACKET, Kind, Message, decode, decode_task, encode, post
@@ -37,7 +38,9 @@ class Worker:
         builder: Builds batches.
     """
 
-    def __init__(self, sock: socket.socket, slab: mmap.mmap, builder: Builder) -> None:
+    def __init__(
+        self, sock: socket.socket, slab: mmap.mmap, builder: Builder | GivenBuilder
+    ) -> None:
         self._sock = sock
         self._slab = slab
         self._builder = builder
@@ -153,7 +156,7 @@ def main(
         try:
             recipe = payload.unpack(recipe_fd)
             recipe.start(worker_id, num_workers)
-            worker = Worker(sock, map_shared(slab_fd, 0), Builder(recipe))
+            worker = Worker(sock, map_shared(slab_fd, 0), builder_of(recipe))
         except (Exception, SystemExit) as error:
             post(sock, encode(int(Kind.BROKEN), Failure.of(error, START, None).packed()))
             return

@@ -30,5 +30,10 @@ class FromCallable:
             )
         self.function = function
 
+    @property
+    def owner(self) -> Any:
+        """Whose state is that of the callable: of a method, its object."""
+        return getattr(self.function, "__self__", self.function)
+
     def __repr__(self) -> str:
         return f"FromCallable({shown(self.function)})"

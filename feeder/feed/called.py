@@ -1,0 +1,231 @@
+"""Feeds of a callable: it is asked for each batch, in this process and in step order.
+
+Guarantees:
+    * The callable is called once for each step, in order; what it gave is kept until its batch is
+      delivered, so that functions are run again where a worker dies, and a batch that failed is
+      tried again with the same records.
+    * With ``num_workers=0`` and without a sharding it is called when its batch is asked for, not
+      before; else as far ahead as batches are built.
+
+Owner:
+    A feed owns its session at the producer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from feeder import stateful
+from feeder.collect.collector import Collector
+from feeder.errors import StateError
+from feeder.feed.protocol import Fed
+from feeder.plan.batches import Chunk, LocalRows
+from feeder.plan.schedule import MAX_POSITIONS, START, Cursor
+from feeder.plan.state import Saved
+from feeder.produce import given
+from feeder.produce.built import Ended, Passed
+from feeder.produce.failures import Failure
+from feeder.produce.session import Outcome, Producer
+from feeder.sources import FromCallable
+
+
+@dataclass(frozen=True, slots=True)
+class CalledFeeds:
+    """Makes feeds of a callable.
+
+    Attributes:
+        source: The callable.
+        batch_size: Rows of a global batch.
+        local_rows: Maps the number of rows of a global batch to those of this process.
+        producer: Builds batches.
+        travels: Whether what it gives is pickled, for other processes.
+        ahead: Whether it is called before its batch is asked for.
+    """
+
+    source: FromCallable
+    batch_size: int
+    local_rows: LocalRows
+    producer: Producer
+    travels: bool
+    ahead: bool
+
+    num_steps = None
+    steps_per_epoch = None
+    origin = START
+
+    def epoch(self, epoch: int) -> Cursor | None:
+        """Where an epoch begins: there is but one."""
+        return START if epoch == 0 else None
+
+    def open(self, start: Cursor, _last_epoch: int | None = None, /) -> CalledFeed:
+        """A feed from a place on."""
+        return CalledFeed(self, start)
+
+    def resumed(self, saved: Saved, _epoch: int | None = None, /) -> tuple[CalledFeeds, Cursor]:
+        """What makes feeds, and the place, that go on where a state was saved."""
+        draws = saved.cursor.draws
+        if draws is not None and draws.keys() != {"state"}:
+            raise StateError(
+                "`state['draws']` must hold the state of the callable, or be None, got the fields "
+                f"{sorted(map(str, draws))[:8]}: it is damaged"
+            )
+        if draws is not None and stateful.loader(self.source.owner) is None:
+            raise StateError(
+                "`source` must have load_state_dict() or set_state(), since the state has one of "
+                f"it, got {self.source!r}"
+            )
+        return self, saved.cursor
+
+    def batch(self, step: int) -> Any:
+        """Refused: it would call the callable, out of order.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"batch({step}) of a loader needs records that can be read again, and a FromCallable "
+            "gives each batch once; take it from iter(loader)"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Given:
+    chunk: Chunk
+    after: Cursor
+
+
+class CalledFeed:
+    """The batches of one run.
+
+    Attributes:
+        alone: Whether memory is so short that nothing is asked for ahead.
+        error: What the callable raised, once the batches before it are gone.
+
+    Args:
+        feeds: What it is made by.
+        start: Where to begin.
+    """
+
+    def __init__(self, feeds: CalledFeeds, start: Cursor) -> None:
+        self.alone = False
+        self.error: Exception | None = None
+        self._feeds = feeds
+        self._cursor = start
+        self._session = feeds.producer.session()
+        self._given: deque[_Given] = deque()  # not delivered, in step order
+        self._num_asked = 0  # of these, how many have been given to workers
+        self._num_out = 0  # and how many have come out
+        self._over = False
+        self._collector: Collector[Outcome] = Collector()
+        load = stateful.loader(feeds.source.owner)
+        if start.draws is not None and load is not None:
+            load(copy.deepcopy(start.draws["state"]))
+
+    def __len__(self) -> int:
+        """Batches asked for and not given out."""
+        return len(self._collector)
+
+    @property
+    def step(self) -> int:
+        """Step of the batch that is to be delivered next."""
+        return self._cursor.step
+
+    def cursor(self) -> Cursor:
+        """Where that batch begins."""
+        return copy.deepcopy(self._cursor)
+
+    def submit(self, ahead: bool = False, /) -> bool:
+        """Asks for more, once half of the window is free; False: nothing is under way."""
+        window = 1 if self.alone else self._feeds.producer.window
+        if 2 * len(self._collector) <= window and (self._feeds.ahead or not ahead):
+            while len(self._collector) < window and self._ask():
+                pass
+        return bool(self._collector)
+
+    def next(self) -> Fed | None:
+        """The next batch; None where it has not come."""
+        if not self._collector.ready:
+            for step, outcome in self._session.take():
+                self._collector.arrive(step, outcome)
+            if not self._collector.ready:
+                return None
+        _, outcome = self._collector.pop()
+        given = self._given[self._num_out]
+        self._num_out += 1
+        assert not isinstance(outcome, Ended | Passed)  # there is no stream
+        return Fed(given.chunk, self._feeds.batch_size, outcome, given.after)
+
+    def poll(self) -> None:
+        """Moves things on, without waiting."""
+        self._session.poll()
+
+    def wait(self) -> None:
+        """Waits until something has come."""
+        self._session.wait()
+
+    def commit(self, fed: Fed) -> None:
+        """A batch is delivered."""
+        self._cursor = fed.after
+        self._given.popleft()
+        self._num_asked -= 1
+        self._num_out -= 1
+
+    def restart(self) -> None:
+        """Gives up whatever is under way; what was given for it is built again."""
+        self.alone = False
+        self.error = None
+        self._num_asked = self._num_out = 0
+        self._collector = Collector()
+        self._session.renew()
+
+    def left_out(self) -> tuple[()]:
+        """Nothing: every record has its place in a batch."""
+        return ()
+
+    def close(self) -> None:
+        """Gives up whatever is under way."""
+        self._session.close()
+
+    def _ask(self) -> bool:
+        """Asks for one more batch; False where there is none."""
+        if self._num_asked == len(self._given) and not self._call():
+            return False
+        chunk = self._given[self._num_asked].chunk
+        self._num_asked += 1
+        self._collector.expect(chunk.step)
+        self._session.submit(chunk)
+        return True
+
+    def _call(self) -> bool:
+        """Calls the callable for the next batch; False where the run is over."""
+        if self._over or self.error is not None:
+            return False
+        feeds = self._feeds
+        before = self._given[-1].after if self._given else self._cursor
+        rows = feeds.local_rows(feeds.batch_size)
+        chunk = Chunk(before.step, before.position + rows, np.arange(len(rows)), None)
+        try:
+            found = feeds.source.function(len(rows))
+            if found is not None:
+                found = given.checked(found, len(rows), chunk.step)
+                chunk = replace(chunk, given=given.packed(found) if feeds.travels else found)
+            save = stateful.saver(feeds.source.owner)
+            draws = None if save is None else {"state": copy.deepcopy(save())}
+        except StopIteration:
+            found = None
+        except Exception as error:  # raised once the batches before it are gone
+            failure = Failure.of(error, "read", None).to_raise(chunk)
+            assert isinstance(failure, Exception)
+            self.error = failure
+            return False
+        if found is None:
+            self._over = True
+            return False
+        position = min(before.position + feeds.batch_size, MAX_POSITIONS)
+        self._given.append(_Given(chunk, Cursor(chunk.step + 1, position, draws)))
+        return True
