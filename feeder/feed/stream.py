@@ -218,7 +218,10 @@ class StreamFeed:
         place = self._delivered
         first = place.epoch * self._feeds.planner.num_lanes
         lanes = [first + lane for lane in place.phase.alive]
-        draws = {**stream.to_json(place), "shards": self._snapshots.to_json(lanes)}
+        draws = {
+            **stream.to_json(self._feeds.planner, place),
+            "shards": self._snapshots.to_json(lanes),
+        }
         return Cursor(place.step, place.position, draws)
 
     def submit(self, _ahead: bool = False, /) -> bool:
@@ -334,4 +337,4 @@ class StreamFeed:
             self._resumed = False
             warnings.warn(text, RuntimeWarning, stacklevel=4)
         else:  # a worker died, or an iterator raised
-            _log.warning("%s", text)
+            _log.info("%s", text)

@@ -1,7 +1,7 @@
 """Which lane of a stream gives the record in each row: a rotation that dry lanes leave. Pure.
 
-A lane reads some of the shards, one after the other. Row *x* of an epoch, counted over its batches,
-belongs to slot ``x // block_length % num_lanes``, which is served by the lane of that number; once
+A lane reads some of the shards, one after the other. The rows of an epoch, counted over its
+batches, go through a cycle of slots, one for each lane. A slot is served by the lane of its number; once
 that lane is dry, by the lane alive that is nearest, as the bits of ``slot ^ lane`` count.
 
 Guarantees:
@@ -21,42 +21,54 @@ import numpy as np
 from feeder.plan.order import Indices
 
 
+def cycle_of(num_lanes: int, block_length: int | None, batch_size: int) -> Indices:
+    """The slot of each row of a cycle, after which the next one begins.
+
+    Args:
+        num_lanes: Slots.
+        block_length: Rows that a slot takes in a row; None: neighbours share every batch evenly,
+            each with the same rows of all batches, where there are no more slots than rows.
+        batch_size: Rows of a batch.
+    """
+    if block_length is None and num_lanes <= batch_size:
+        return np.arange(batch_size) * num_lanes // batch_size
+    return np.arange(num_lanes).repeat(block_length or 1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
     """The rotation between two ends of lanes.
 
     Attributes:
-        block_length: Records that a slot takes in a row.
-        servers: Lane that serves each slot, shape (slots,).
+        cycle: Slot of each row of a cycle, shape (rows,).
     """
 
-    block_length: int
-    servers: Indices
-    _before: Indices  # (slots,): blocks of the same lane in a cycle before this slot's
-    _blocks: Indices  # (lanes,): blocks of each lane in a cycle
+    cycle: Indices
+    _servers: Indices  # (rows,): lane that serves each row of a cycle
+    _before: Indices  # (rows,): rows of the same lane in the cycle before this one
+    _per_cycle: Indices  # (lanes,): rows of each lane in a cycle
     _base: Indices  # (lanes,): what makes counts of rows offsets of records
 
     @classmethod
-    def of(cls, num_lanes: int, block_length: int, row: int, taken: Mapping[int, int]) -> Phase:
+    def of(cls, cycle: Indices, row: int, taken: Mapping[int, int]) -> Phase:
         """The phase that begins at a row.
 
         Args:
-            num_lanes: Slots of the rotation.
-            block_length: Records that a slot takes in a row.
+            cycle: Slot of each row of a cycle.
             row: Number of the row in its epoch.
             taken: Records that each lane alive has given before; at least one lane.
         """
         alive = np.array(sorted(taken), np.int64)
-        slots = np.arange(num_lanes)
-        servers = slots
+        num_lanes = int(cycle[-1]) + 1
+        of_slot = np.arange(num_lanes)
         if len(alive) < num_lanes:
-            servers = alive[np.argmin(slots[:, None] ^ alive[None, :], axis=1)]
-        blocks = np.bincount(servers, minlength=num_lanes)
+            of_slot = alive[np.argmin(of_slot[:, None] ^ alive[None, :], axis=1)]
+        servers = of_slot[cycle]
+        per_cycle = np.bincount(servers, minlength=num_lanes)
         order = np.argsort(servers, kind="stable")
-        firsts = np.cumsum(blocks) - blocks
-        before = np.empty(num_lanes, np.int64)
-        before[order] = np.arange(num_lanes) - firsts[servers[order]]
-        phase = cls(block_length, servers, before, blocks, np.zeros(num_lanes, np.int64))
+        before = np.empty(len(cycle), np.int64)
+        before[order] = np.arange(len(cycle)) - (np.cumsum(per_cycle) - per_cycle)[servers[order]]
+        phase = cls(cycle, servers, before, per_cycle, np.zeros(num_lanes, np.int64))
         phase._base[alive] = [taken[lane] for lane in alive.tolist()]
         phase._base[alive] -= phase._counts(row)[alive]
         return phase
@@ -64,15 +76,16 @@ class Phase:
     @property
     def alive(self) -> list[int]:
         """The lanes that are not dry."""
-        return np.flatnonzero(self._blocks).tolist()
+        return np.flatnonzero(self._per_cycle).tolist()
 
     def find(self, rows: Indices) -> tuple[Indices, Indices]:
         """Lane of each row, and the number of its record in that lane."""
-        cycles, rest = np.divmod(rows, self.block_length * len(self.servers))
-        slots, within = np.divmod(rest, self.block_length)
-        lanes = self.servers[slots]
-        turns = cycles * self._blocks[lanes] + self._before[slots]
-        return lanes, self._base[lanes] + turns * self.block_length + within
+        cycles, within = np.divmod(rows, len(self.cycle))
+        lanes = self._servers[within]
+        offsets: Indices = cycles * self._per_cycle[lanes]
+        offsets += self._base[lanes]
+        offsets += self._before[within]
+        return lanes, offsets
 
     def taken(self, row: int) -> dict[int, int]:
         """Records that each lane alive has given before a row."""
@@ -81,23 +94,18 @@ class Phase:
 
     def row_of(self, lane: int, offset: int) -> int:
         """The row that takes a record of a lane alive."""
-        turn, within = divmod(offset - int(self._base[lane]), self.block_length)
-        cycle, block = divmod(turn, int(self._blocks[lane]))
-        slot = int(np.flatnonzero(self.servers == lane)[block])
-        return (cycle * len(self.servers) + slot) * self.block_length + within
+        cycle, number = divmod(offset - int(self._base[lane]), int(self._per_cycle[lane]))
+        within = int(np.flatnonzero(self._servers == lane)[number])
+        return cycle * len(self.cycle) + within
 
     def without(self, lane: int, row: int) -> Phase | None:
         """The phase that begins at a row that a lane could not fill; None: it was the last."""
         taken = self.taken(row)
         del taken[lane]
-        return Phase.of(len(self.servers), self.block_length, row, taken) if taken else None
+        return Phase.of(self.cycle, row, taken) if taken else None
 
     def _counts(self, row: int) -> Indices:
         """Rows of each lane before a row, if it had been like this from the epoch's first row."""
-        num_slots = len(self.servers)
-        cycle, rest = divmod(row, self.block_length * num_slots)
-        slot, within = divmod(rest, self.block_length)
-        blocks = cycle * self._blocks + np.bincount(self.servers[:slot], minlength=num_slots)
-        counts: Indices = blocks * self.block_length
-        counts[self.servers[slot]] += within
-        return counts
+        cycle, within = divmod(row, len(self.cycle))
+        counts: Indices = cycle * self._per_cycle
+        return counts + np.bincount(self._servers[:within], minlength=len(counts))

@@ -21,7 +21,7 @@ import numpy as np
 
 from feeder.errors import StateError, StreamError
 from feeder.plan.order import Indices
-from feeder.plan.rotation import Phase
+from feeder.plan.rotation import Phase, cycle_of
 from feeder.plan.schedule import MAX_POSITIONS, START, Cursor, LastBatch, Schedule
 
 
@@ -87,7 +87,7 @@ class StreamPlanner:
 
     Attributes:
         num_lanes: Shards read side by side.
-        block_length: Records taken from one of them in a row.
+        block_length: Records taken from one of them in a row; None: each has rows of its own.
         batch_size: Rows of a global batch.
         num_epochs: Epochs in the run; None: for ever.
         last_batch: What becomes of an epoch's last records where they fill no batch.
@@ -96,12 +96,17 @@ class StreamPlanner:
     """
 
     num_lanes: int
-    block_length: int
+    block_length: int | None
     batch_size: int
     num_epochs: int | None
     last_batch: LastBatch
     length: int | None = None
     keeps_count: bool = True
+
+    @property
+    def cycle(self) -> Indices:
+        """The slot of each row of a cycle of the rotation."""
+        return cycle_of(self.num_lanes, self.block_length, self.batch_size)
 
     @property
     def num_steps(self) -> int | None:
@@ -128,13 +133,12 @@ class StreamPlanner:
             return None
         cursor = self.schedule.cursor(self.schedule.first_step(epoch))
         place = self.start(cursor.step, cursor.position, epoch)
-        return replace(cursor, draws={**to_json(place), "shards": []})
+        return replace(cursor, draws={**to_json(self, place), "shards": []})
 
     def start(self, step: int = 0, position: int = 0, epoch: int = 0, row: int = 0) -> Place:
         """The beginning of an epoch, before any of its records."""
         taken = dict.fromkeys(range(self.num_lanes), 0)
-        phase = Phase.of(self.num_lanes, self.block_length, row, taken)
-        return Place(step, position, epoch, row, 0, phase)
+        return Place(step, position, epoch, row, 0, Phase.of(self.cycle, row, taken))
 
     def plan(
         self, place: Place, totals: Mapping[int, Total], last_epoch: int | None = None
@@ -243,9 +247,10 @@ class StreamPlanner:
             )
 
 
-def to_json(place: Place) -> dict[str, Any]:
+def to_json(planner: StreamPlanner, place: Place) -> dict[str, Any]:
     """What a state says of a place beside its step and position."""
     return {
+        "batch_size": planner.batch_size,
         "epoch": place.epoch,
         "row": place.row,
         "read": place.read,
@@ -259,7 +264,7 @@ def from_json(planner: StreamPlanner, step: int, position: int, draws: dict[str,
     Raises:
         StateError: It is damaged.
     """
-    for name in ("epoch", "row", "read"):
+    for name in ("epoch", "row", "read", "batch_size"):
         if not _is_count(draws.get(name)):
             raise StateError(
                 f"`state['draws'][{name!r}]` must be an integer of at least 0, got "
@@ -280,8 +285,12 @@ def from_json(planner: StreamPlanner, step: int, position: int, draws: dict[str,
             f"`state['draws']['lanes']` must name each of {planner.num_lanes} lanes once at most, "
             f"got {sorted(taken)}: it is damaged"
         )
-    phase = Phase.of(planner.num_lanes, planner.block_length, draws["row"], taken)
-    return Place(step, position, draws["epoch"], draws["row"], draws["read"], phase)
+    # With another batch size, batches begin anew with the first row of a cycle.
+    row = -(-draws["row"] // planner.batch_size) * planner.batch_size
+    if draws["batch_size"] == planner.batch_size:
+        row = draws["row"]
+    phase = Phase.of(planner.cycle, row, taken)
+    return Place(step, position, draws["epoch"], row, draws["read"], phase)
 
 
 def no_place() -> StateError:

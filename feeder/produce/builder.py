@@ -119,13 +119,23 @@ class Builder:
         if self._arrays is not None or self._ambient is None:
             return self._attempt(chunk, reserve, locate)
         self._ambient.begin()
-        outcome = self._attempt(chunk, reserve, locate)
-        if self._ambient.drew_unkeyed():
-            if chunk.reads is not None:  # what was read, and drew, is read again
-                assert self._streams is not None
-                self._streams.key_global(functools.partial(self._ambient.key, Scope.STREAM))
+        try:
+            outcome = self._attempt(chunk, reserve, locate)
+        except BaseException:  # given up, or interrupted: what was read so far is kept
+            self._drew(self._ambient, chunk)
+            raise
+        if self._drew(self._ambient, chunk):
             outcome = self._attempt(chunk, reserve, locate)
         return outcome
+
+    def _drew(self, ambient: Ambient, chunk: Chunk) -> bool:
+        """Whether user code has drawn without a key; what it read of a stream is read again."""
+        if not ambient.drew_unkeyed():
+            return False
+        if chunk.reads is not None:
+            assert self._streams is not None
+            self._streams.key_global(functools.partial(ambient.key, Scope.STREAM))
+        return True
 
     def close(self) -> None:
         """Closes what is open of a stream."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from feeder.plan.batches import Chunk
 from feeder.plan.order import Indices
+from feeder.plan.rotation import cycle_of
 from feeder.produce.recipe import Recipe
 from feeder.sources import Stream
 
@@ -36,7 +37,8 @@ class Homes:
         assert recipe.lanes is not None
         lanes = np.arange(recipe.lanes.num_lanes)
         whole = bool(recipe.collate or recipe.batch_transforms)
-        groups = lanes * recipe.source.block_length // recipe.lanes.batch_rows
+        cycle = cycle_of(len(lanes), recipe.source.block_length, recipe.lanes.batch_rows)
+        groups = np.searchsorted(cycle, lanes) // recipe.lanes.batch_rows
         num_groups = int(groups[-1]) + 1
         if whole or num_groups >= num_workers:
             return cls(groups % num_workers, whole)

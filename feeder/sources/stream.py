@@ -19,10 +19,10 @@ class Stream:
     """A source of numbered shards: files, partitions, generators.
 
     Each shard is read in order, by one worker at a time. ``cycle_length`` shards are read side by
-    side: ``block_length`` records are taken from each of them in turn, then from the next. A shard
-    that ends is followed by another one in its place; where there is none left, those that are
-    still read take its turns. So the order of records depends on the shards and on these numbers
-    alone, not on workers, processes or time.
+    side, and every batch has rows of all of them, or of as many as it has rows. A shard that ends
+    is followed by another one in its place; where there is none left, its neighbours fill its rows.
+    So the order of records depends on the shards and on the arguments alone, not on workers,
+    processes or time.
 
     Args:
         open: ``open(shard, epoch, state)`` → iterator over the records of one shard; ``state`` is
@@ -35,7 +35,10 @@ class Stream:
         length: Records that all shards hold in an epoch, before transforms; None: unknown. It
             gives the loader a ``len()``, and is compared with what was read.
         cycle_length: Shards read side by side, over all processes; None: all, 64 at most.
-        block_length: Records taken from one of them in a row.
+        block_length: Records taken from one of them in a row, before the next one's turn; None:
+            each of them fills the same rows of every batch, so that the processes of a job, and
+            workers, each read shards of their own. A multiple of the batch size makes batches
+            of one shard each.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -49,7 +52,7 @@ class Stream:
         length: int | None = None,
         *,
         cycle_length: int | None = None,
-        block_length: int = 1,
+        block_length: int | None = None,
     ) -> None:
         if not callable(open) or not takes(open, 3):
             raise TypeError(
@@ -64,7 +67,7 @@ class Stream:
                 f"`cycle_length` must be at most `num_shards` = {self.num_shards}, got {lanes}"
             )
         self.cycle_length = lanes or min(self.num_shards, MOST_LANES)
-        self.block_length = arguments.integer("block_length", block_length, 1)
+        self.block_length = arguments.optional_integer("block_length", block_length, 1)
 
     def __repr__(self) -> str:
         return (
@@ -79,7 +82,7 @@ def stream_of(
     *,
     length: int | None = None,
     cycle_length: int | None = None,
-    block_length: int = 1,
+    block_length: int | None = None,
 ) -> Stream:
     """A stream with one shard for each item, such as a file's name.
 
@@ -132,7 +135,7 @@ def as_stream(source: Any) -> Stream | None:
             source.num_shards,
             getattr(source, "length", None),
             cycle_length=getattr(source, "cycle_length", None),
-            block_length=getattr(source, "block_length", 1),
+            block_length=getattr(source, "block_length", None),
         )
     if isinstance(source, Iterator):
         raise TypeError(

@@ -8,17 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import StateError, StreamError
-from feeder.plan.rotation import Phase
+from feeder.plan.rotation import Phase, cycle_of
 from feeder.plan.stream import StreamPlanner, Total, from_json, to_json
 
 
-def model(lengths, block):
+def model(lengths, block, batch=1):
     """The records of one epoch, as a rotation over lists that are popped."""
     lanes = {lane: list(range(length)) for lane, length in enumerate(lengths)}
     alive = set(lanes)
     out = []
+    cycle = [slot for slot in range(len(lengths)) for _ in range(block or 1)]
+    if block is None and len(lengths) <= batch:
+        cycle = [row * len(lengths) // batch for row in range(batch)]
     for row in itertools.count():
-        slot = row // block % len(lengths)
+        slot = cycle[row % len(cycle)]
         while alive:
             lane = min(alive, key=lambda lane: lane ^ slot)
             if lanes[lane]:
@@ -61,19 +64,20 @@ def records(plans, planner):
     ]
 
 
+blocks = st.none() | st.integers(1, 4)
 lengths = st.lists(st.integers(0, 12), min_size=1, max_size=7)
 
 
-@given(lengths, st.integers(1, 4), st.integers(1, 9))
+@given(lengths, blocks, st.integers(1, 9))
 def test_an_epoch_is_the_rotation_that_the_docstring_describes(lengths, block, batch):
     planner = StreamPlanner(len(lengths), block, batch, 1, "keep")
-    expected = [(0, *pair) for pair in model(lengths, block)]
+    expected = [(0, *pair) for pair in model(lengths, block, batch)]
     assert records(delivered(planner, [lengths]), planner) == expected
 
 
 @given(
     st.lists(lengths, min_size=1, max_size=3),
-    st.integers(1, 4),
+    blocks,
     st.integers(1, 9),
     st.sampled_from(["drop", "keep", "pad", "rollover"]),
 )
@@ -103,7 +107,7 @@ def test_every_record_is_in_one_batch_but_those_that_last_batch_drops(epochs, bl
     assert all(plan.num_rows == len(plan.positions) for plan in plans if last != "pad")
 
 
-@given(lengths, st.integers(1, 4), st.integers(1, 9), st.data())
+@given(lengths, blocks, st.integers(1, 9), st.data())
 def test_a_place_that_went_through_json_goes_on_with_the_very_next_batch(
     lengths, block, batch, data
 ):
@@ -113,7 +117,7 @@ def test_a_place_that_went_through_json_goes_on_with_the_very_next_batch(
         return
     at = data.draw(st.integers(0, len(plans) - 1))
     after = plans[at].after
-    restored = from_json(planner, after.step, after.position, to_json(after))
+    restored = from_json(planner, after.step, after.position, to_json(planner, after))
     rest = delivered(planner, [lengths], restored)
     assert records(rest, planner) == records(plans[at + 1 :], planner)
     assert [plan.positions.tolist() for plan in rest] == [
@@ -132,11 +136,11 @@ def test_the_order_of_records_is_the_same_for_every_batch_size(lengths, block, o
     assert orders[0] == orders[1]
 
 
-@given(st.integers(1, 16), st.integers(1, 4), st.integers(0, 200), st.data())
-def test_a_row_is_found_from_its_record(num_lanes, block, row, data):
+@given(st.integers(1, 16), blocks, st.integers(1, 40), st.integers(0, 200), st.data())
+def test_a_row_is_found_from_its_record(num_lanes, block, batch, row, data):
     alive = data.draw(st.sets(st.integers(0, num_lanes - 1), min_size=1))
     taken = {lane: data.draw(st.integers(0, 50)) for lane in alive}
-    phase = Phase.of(num_lanes, block, row, taken)
+    phase = Phase.of(cycle_of(num_lanes, block, batch), row, taken)
     assert phase.taken(row) == dict(sorted(taken.items()))
     rows = np.arange(row, row + 60)
     for at, lane, offset in zip(rows, *phase.find(rows), strict=True):
@@ -144,7 +148,7 @@ def test_a_row_is_found_from_its_record(num_lanes, block, row, data):
 
 
 def test_a_dry_lane_moves_no_row_of_another():
-    phase = Phase.of(8, 2, 0, dict.fromkeys(range(8), 0))
+    phase = Phase.of(cycle_of(8, 2, 16), 0, dict.fromkeys(range(8), 0))
     later = phase.without(5, 26)
     rows = np.arange(26, 200)
     before, after = phase.find(rows), later.find(rows)
@@ -182,6 +186,18 @@ def test_a_wrong_length_is_an_error_at_the_end_of_the_epoch():
 )
 def test_a_damaged_place_is_refused(damage):
     planner = StreamPlanner(2, 1, 4, 1, "keep")
-    good = to_json(planner.start())
+    good = to_json(planner, planner.start())
     with pytest.raises(StateError, match="damaged"):
         from_json(planner, 0, 0, {**good, **damage})
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 5))
+def test_processes_that_divide_the_lanes_need_none_of_each_other(hosts, lanes_each, rows_each):
+    lanes, batch = hosts * lanes_each, hosts * rows_each
+    cycle = cycle_of(lanes, None, batch)
+    if lanes > batch and lanes % batch:
+        return
+    host = np.arange(len(cycle)) % batch // rows_each
+    assert (
+        all(len(set(host[cycle == lane])) <= 1 for lane in range(lanes)) or lanes_each % rows_each
+    )

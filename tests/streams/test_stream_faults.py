@@ -83,8 +83,8 @@ def test_what_an_iterator_raises_says_where_and_the_batch_is_tried_again(workers
             where = caught.value.__cause__
             assert isinstance(where, feeder.RecordError)
             assert (where.step, where.stage, where.shard, where.index) == (2, "read", 1, 5)
-            assert where.position == 16
-            assert "at record 5 of shard 1 (position 16)" in str(where)
+            assert where.position == 15
+            assert "at record 5 of shard 1 (position 15)" in str(where)
         flag.unlink()
         got += list(batches)
     assert sorted(sum(ids_of(got), [])) == everything([10] * 3)
@@ -228,7 +228,7 @@ def test_ctrl_c_ends_a_wait_for_a_read_that_blocks_and_nothing_is_lost(workers, 
             got += list(batches)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert ids_of(got) == [[0, 1000, 1, 1001], [2, 1002, 3, 1003], [4, 1004, 5, 1005]]
+    assert ids_of(got) == [[0, 1, 1000, 1001], [2, 3, 1002, 1003], [4, 5, 1004, 1005]]
 
 
 def test_the_shards_of_a_run_that_was_left_are_closed(tmp_path):

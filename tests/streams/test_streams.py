@@ -112,7 +112,7 @@ def test_an_endless_stream_goes_on(workers):
     with feeder.DataLoader(stream([10**9, 10**9]), 4, **workers) as loader:
         batches = iter(loader)
         for first in range(0, 40, 2):
-            expected = [first, 1000 + first, first + 1, 1001 + first]
+            expected = [first, first + 1, 1000 + first, 1001 + first]
             assert next(batches)["id"].tolist() == expected
         assert batches.get_state()["step"] == 20
 
