@@ -8,6 +8,7 @@ from typing import Any
 from feeder import arguments
 from feeder.arrangement import Arrangement
 from feeder.feed.called import CalledFeeds
+from feeder.place.ends import Job
 from feeder.plan.batches import LocalRows
 from feeder.plan.state import Identity
 from feeder.produce.inline import Inline
@@ -61,7 +62,7 @@ class Calling:
             )
         return cls(recipe, arguments.integer("batch_size", batch_size, 1))
 
-    def on(self, local_rows: LocalRows) -> Arrangement:
+    def on(self, local_rows: LocalRows, _job: Job | None) -> Arrangement:
         """The batches, for the rows of this process."""
         source = self.recipe.source
         assert isinstance(source, FromCallable)

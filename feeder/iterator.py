@@ -161,7 +161,9 @@ class BatchIterator(Iterator[Any]):
         """Goes on with the batch that follows the one after which ``saved`` was taken.
 
         Args:
-            saved: What `get_state` returned, perhaps through JSON.
+            saved: What `get_state` returned, perhaps through JSON. With a stream that several
+                processes read, a list of what it returned on each of them: then none of them has
+                to read again what another one had read.
             allow_new_batch_size: Whether ``saved`` may be of another batch size: the run then goes
                 on at the same record, and counts its steps on.
 
@@ -171,6 +173,8 @@ class BatchIterator(Iterator[Any]):
             ClosedError: The iterator was closed.
         """
         self._check_open()
+        if isinstance(saved, list | tuple):
+            saved = state.merged(saved)
         restored = state.restore(saved, self._stages.identity, allow_new_batch_size)
         same_size = restored.batch_size == self._stages.identity.batch_size
         epoch = self._epoch if same_size else None

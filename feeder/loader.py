@@ -14,6 +14,7 @@ from feeder.calling import Calling
 from feeder.errors import ClosedError
 from feeder.iterator import BatchIterator, Stages
 from feeder.ordering import Ordering
+from feeder.place.ends import Job
 from feeder.place.replicas import ReplicaCheck
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.schedule import MAX_POSITIONS, START, Cursor, LastBatch
@@ -202,7 +203,9 @@ class DataLoader:
                 process_count,
             )
             self._ordering = ordering
-            order = ordering.on(placement.local_rows)
+            service = agreement.service
+            job = None if service is None else Job(service, placement.rows_of)
+            order = ordering.on(placement.local_rows, job)
             placer = placement.placer
             self._sample = Sample(order, placer)
             producer = production.producer(recipe, self._sample, placer)

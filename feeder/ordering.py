@@ -13,6 +13,7 @@ import numpy as np
 from feeder import arguments
 from feeder.arrangement import Arrangement
 from feeder.feed.planned import PlannedFeeds
+from feeder.place.ends import Job
 from feeder.plan.batches import LocalRows, Planner, PositionPlanner
 from feeder.plan.blocks import BlockShuffle, BlockShuffled
 from feeder.plan.lookup import BatchLookup, Lookup, Table
@@ -177,7 +178,7 @@ class Ordering:
             return None
         return Schedule(length, self.batch_size, self.num_epochs, self.last_batch)
 
-    def on(self, local_rows: LocalRows) -> Arrangement:
+    def on(self, local_rows: LocalRows, _job: Job | None) -> Arrangement:
         """The order, for the rows of this process."""
         planner, identity = self.planner(local_rows)
         return Arrangement(

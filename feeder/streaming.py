@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from feeder import arguments
 from feeder.arrangement import Arrangement
 from feeder.feed.stream import StreamFeeds
+from feeder.place.ends import Job
 from feeder.plan.batches import LocalRows, PositionPlanner
 from feeder.plan.order import Indices
 from feeder.plan.schedule import LAST_BATCH, MAX_POSITIONS, LastBatch, Schedule
@@ -20,6 +22,8 @@ from feeder.produce.first_records import sampled
 from feeder.produce.recipe import Recipe
 from feeder.produce.stream_transforms import split
 from feeder.sources import Stream
+
+_log = logging.getLogger("feeder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,18 @@ class Streaming:
             keeps_count=not early,
         )
 
+    def _warn_of_shared_lanes(self, job: Job) -> None:
+        planner = self._planner
+        if shared := job.num_shared(planner.cycle, planner.batch_size):
+            _log.warning(
+                "%d of the %d shards that are read side by side are read by several processes, "
+                "each for rows of its own; they read shards of their own where `cycle_length` is a "
+                "multiple of the %d processes, and a divisor or a multiple of `batch_size`",
+                shared,
+                planner.num_lanes,
+                len(job.service.processes),
+            )
+
     def _check_rows(self, local_rows: LocalRows) -> None:
         """Refuses batches that are shorter at the end, where they might not be split."""
         if self.last_batch != "keep":
@@ -145,18 +161,24 @@ class Streaming:
                 f'stream, got "keep": {error}; use "pad"'
             ) from None
 
-    def on(self, local_rows: LocalRows) -> Arrangement:
+    def on(self, local_rows: LocalRows, job: Job | None) -> Arrangement:
         """The order, for the rows of this process.
+
+        Args:
+            local_rows: Maps the number of rows of a global batch to those of this process.
+            job: The processes that read the stream together; None: there is but this one.
 
         Raises:
             ValueError: The batch that ends an epoch may not be split among processes.
         """
         self._check_rows(local_rows)
+        if job is not None:
+            self._warn_of_shared_lanes(job)
         schedule = Schedule(MAX_POSITIONS, self.batch_size, None, self.last_batch, endless=True)
         return Arrangement(
             self._identity,
             lambda producer: StreamFeeds(
-                self._planner, local_rows, self.recipe, producer, self.snapshot_every
+                self._planner, local_rows, self.recipe, producer, self.snapshot_every, job
             ),
             (sampled(self.recipe), PositionPlanner(schedule, _the_first, local_rows)),
         )

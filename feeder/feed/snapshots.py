@@ -55,6 +55,14 @@ class Snapshots:
                 for lane in [lane for lane in self._known if lane < first_lane]:
                     del self._known[lane]
 
+    def learn(self, known: Mapping[int, Snapshot]) -> None:
+        """Takes what another process knows."""
+        with self._lock:
+            self._unpack()
+            for lane, snapshot in known.items():
+                if snapshot.offset > self._known.get(lane, Snapshot()).offset:
+                    self._known[lane] = snapshot
+
     def forget_after(self, step: int) -> None:
         """Steps from this one on are built again."""
         with self._lock:

@@ -15,6 +15,7 @@ Owner:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import warnings
@@ -29,8 +30,10 @@ from feeder.collect.collector import Collector
 from feeder.feed.planned import of_another_epoch
 from feeder.feed.protocol import Fed
 from feeder.feed.snapshots import Snapshots, from_json
+from feeder.place.ends import Ends, Job
 from feeder.plan import stream
 from feeder.plan.batches import Chunk, LocalRows, Reads
+from feeder.plan.order import Indices
 from feeder.plan.schedule import START, Cursor
 from feeder.plan.state import Saved
 from feeder.plan.stream import Place, StreamPlan, StreamPlanner, Total
@@ -44,7 +47,7 @@ from feeder.produce.session import Outcome, Producer
 _log = logging.getLogger("feeder")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class StreamFeeds:
     """Makes feeds of a stream.
 
@@ -54,6 +57,7 @@ class StreamFeeds:
         recipe: What builds them.
         producer: Who does.
         snapshot_every: Steps between snapshots of the shards' states.
+        job: The processes that read the stream together; None: this one reads all of it.
     """
 
     planner: StreamPlanner
@@ -61,6 +65,7 @@ class StreamFeeds:
     recipe: Recipe
     producer: Producer
     snapshot_every: int
+    job: Job | None = None
     _open: weakref.WeakSet[StreamFeed] = field(default_factory=weakref.WeakSet)
     _runs: Any = field(default_factory=lambda: itertools.count(1))
 
@@ -123,6 +128,19 @@ class StreamFeeds:
                     place = plan.after
         raise ValueError(f"`step` must be a step of the run, which ends before, got {step}")
 
+    @functools.cached_property
+    def _leaders(self) -> Indices:
+        """The process that tells where each lane ends."""
+        assert self.job is not None
+        return self.job.leaders(self.planner.cycle, self.planner.batch_size)
+
+    def leads(self, lanes: list[int]) -> list[int]:
+        """Those lanes, of some, that this process tells of."""
+        if self.job is None:
+            return lanes
+        own, num_lanes = self.job.service.own, self.planner.num_lanes
+        return [lane for lane in lanes if self._leaders[lane % num_lanes] == own]
+
     def run(self, feed: StreamFeed) -> int:
         """A number for the run of a feed."""
         self._open.add(feed)
@@ -138,7 +156,8 @@ class StreamFeeds:
     ) -> Chunk:
         """What is read for a batch, on this process.
 
-        It reads all rows, and builds those that are its own: only reading tells where shards end.
+        It builds its own rows. What else it reads, it reads to know where shards end: all of them
+        where there is nobody who would tell, else the rest of those that it is to tell of.
         """
         num_real = len(plan.positions)
         local = self.local_rows(plan.num_rows)
@@ -146,15 +165,19 @@ class StreamFeeds:
         if wanted:
             rows[local] = np.arange(len(local))
         entries = np.arange(num_real)
+        if self.job is not None:
+            told = self._leaders[plan.lanes % self.planner.num_lanes] == self.job.service.own
+            entries = np.flatnonzero(told | (rows[:num_real] >= 0))
+        rows_read = rows[entries]
         if num_real < plan.num_rows:  # padding repeats the last real row
             padding = local[local >= num_real] if wanted else local[:0]
             entries = np.concatenate([entries, np.full(len(padding), num_real - 1)])
-            rows = np.concatenate([rows[:num_real], rows[padding]])
+            rows_read = np.concatenate([rows_read, rows[padding]])
         mask = None
         if self.planner.last_batch == "pad":
-            mask = np.arange(len(entries)) < num_real
+            mask = np.arange(len(entries)) < len(entries) - np.count_nonzero(rows[num_real:] >= 0)
         due = (plan.step + 1) % self.snapshot_every == 0
-        reads = Reads(run, live, settled, due, plan.lanes[entries], rows, len(local))
+        reads = Reads(run, live, settled, due, plan.lanes[entries], rows_read, len(local))
         return Chunk(plan.step, plan.positions[entries], plan.offsets[entries], mask, reads=reads)
 
 
@@ -182,6 +205,9 @@ class StreamFeed:
         resumed: Whether it goes on where a state says.
     """
 
+    _held: tuple[_Asked, Outcome] | None
+    _found: dict[int, Total] | None
+
     def __init__(
         self,
         feeds: StreamFeeds,
@@ -201,12 +227,15 @@ class StreamFeed:
         self._left_out: dict[int, list[BadRecord]] = {}  # by step before which they were
         self._resumed = resumed
         self._replayed, self._replay_s = 0, 0.0
+        self._ends = None if feeds.job is None else Ends(feeds.job.service)
+        self._agreed = start.step  # all processes know where lanes end in the steps before
+        self._attempt = 0
         self._session = feeds.producer.session(self._locate)
         self._begin(start)
 
     def __len__(self) -> int:
         """Batches asked for and not given out."""
-        return len(self._collector)
+        return len(self._collector) + (self._held is not None)
 
     @property
     def step(self) -> int:
@@ -216,11 +245,9 @@ class StreamFeed:
     def cursor(self) -> Cursor:
         """Where that batch begins."""
         place = self._delivered
-        first = place.epoch * self._feeds.planner.num_lanes
-        lanes = [first + lane for lane in place.phase.alive]
         draws = {
             **stream.to_json(self._feeds.planner, place),
-            "shards": self._snapshots.to_json(lanes),
+            "shards": self._snapshots.to_json(self._lanes_alive()),
         }
         return Cursor(place.step, place.position, draws)
 
@@ -231,23 +258,31 @@ class StreamFeed:
             live = self._feeds.live()
             while len(self._collector) < window and self._plan(live):
                 pass
-        return bool(self._collector)
+        return len(self) > 0
 
     def next(self) -> Fed | None:
-        """The next batch; None where it has not come."""
-        if not self._collector.ready:
-            for step, outcome in self._session.take():
-                self._collector.arrive(step, outcome)
-            if not self._collector.ready:
+        """The next batch; None where it has not come, or other processes have not told of it."""
+        if self._held is None and not self._take():
+            return None
+        assert self._held is not None
+        asked, outcome = self._held
+        found = outcome.totals if isinstance(outcome, Ended) else {}
+        if self._ends is not None and asked.plan.step >= self._agreed:
+            agreed = self._hear(self._ends)
+            if agreed is None:
                 return None
-        _, outcome = self._collector.pop()
-        asked = self._asked.popleft()
-        if isinstance(outcome, Ended):
-            self._totals.update(outcome.totals)
-            self._left_out.setdefault(asked.plan.step, []).extend(outcome.bad)
+            found = agreed
+        self._held = None
+        if found:
+            self._totals.update(found)
+            if isinstance(outcome, Ended):
+                self._left_out.setdefault(asked.plan.step, []).extend(outcome.bad)
+            self._attempt += 1
             self._rewind(asked.place)
             return None
-        assert not isinstance(outcome, Passed)
+        assert not isinstance(outcome, Ended | Passed)
+        if asked.plan.step >= self._agreed:
+            self._agreed, self._attempt = asked.plan.step + 1, 0
         reports = getattr(outcome, "reports", ())
         self._snapshots.add(asked.plan.step, reports)
         for report in reports:
@@ -256,13 +291,54 @@ class StreamFeed:
         left_out = self._left_out.get(asked.plan.step, ())
         return Fed(asked.chunk, asked.plan.num_rows, outcome, asked.plan.after, left_out)
 
+    def _take(self) -> bool:
+        """Takes the next outcome from the workers, and tells the other processes of it."""
+        if not self._collector.ready:
+            for step, outcome in self._session.take():
+                self._collector.arrive(step, outcome)
+            if not self._collector.ready:
+                return False
+        _, outcome = self._collector.pop()
+        asked = self._asked.popleft()
+        self._held = (asked, outcome)
+        if self._ends is not None and asked.plan.step >= self._agreed:
+            totals = outcome.totals if isinstance(outcome, Ended) else {}
+            self._ends.tell(asked.plan.step, self._attempt, totals)
+        return True
+
+    def _hear(self, ends: Ends) -> dict[int, Total] | None:
+        """What all processes found in this step; None: some have not told yet.
+
+        Where some found ends, all tell where lanes can be opened: others may need them from now on.
+        """
+        if self._found is None:
+            self._found = ends.heard()
+            if self._found:
+                own = self._feeds.leads(self._lanes_alive())
+                ends.share({lane: self._snapshots.of(lane) for lane in own})
+        if self._found:
+            shared = ends.shared()
+            if shared is None:
+                return None
+            for known in shared:
+                self._snapshots.learn(known)
+        found, self._found = self._found, None
+        return found
+
+    def _lanes_alive(self) -> list[int]:
+        first = self._delivered.epoch * self._feeds.planner.num_lanes
+        return [first + lane for lane in self._delivered.phase.alive]
+
     def poll(self) -> None:
         """Moves things on, without waiting."""
         self._session.poll()
 
     def wait(self) -> None:
         """Waits until something has come."""
-        self._session.wait()
+        if self._held is None:
+            self._session.wait()
+        elif self._ends is not None:
+            self._ends.wait()
 
     def commit(self, fed: Fed) -> None:
         """A batch is delivered."""
@@ -296,6 +372,8 @@ class StreamFeed:
         self._head = place
         self.error: Exception | None = None
         self._asked: deque[_Asked] = deque()
+        self._held = None  # until other processes have told
+        self._found = None  # what they told, until they told all
         self._collector: Collector[Outcome] = Collector()
 
     def _rewind(self, place: Place) -> None:
@@ -324,7 +402,9 @@ class StreamFeed:
         place = self._delivered
         first = place.epoch * self._feeds.planner.num_lanes
         taken = place.phase.taken(place.row)
-        return [(self._snapshots.of(lane), taken.get(lane - first, 0)) for lane in lanes]
+        found = [(self._snapshots.of(lane), taken.get(lane - first, 0)) for lane in lanes]
+        # That of another process may be ahead of what was delivered here.
+        return [(snapshot, max(settled, snapshot.offset)) for snapshot, settled in found]
 
     def _tell_replay(self) -> None:
         text = (

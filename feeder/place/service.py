@@ -104,6 +104,10 @@ class Service:
             else:
                 return found
 
+    def entries(self, key: str) -> list[str]:
+        """What was told so far under ``key/…``, without waiting."""
+        return [value for _, value in self._client.key_value_dir_get(f"{self._prefix}/{key}/")]
+
     def forget(self, key: str) -> None:
         """Takes back what was told."""
         self._client.key_value_delete(f"{self._prefix}/{key}")

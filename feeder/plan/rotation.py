@@ -1,8 +1,8 @@
 """Which lane of a stream gives the record in each row: a rotation that dry lanes leave. Pure.
 
 A lane reads some of the shards, one after the other. The rows of an epoch, counted over its
-batches, go through a cycle of slots, one for each lane. A slot is served by the lane of its number; once
-that lane is dry, by the lane alive that is nearest, as the bits of ``slot ^ lane`` count.
+batches, go through a cycle of slots, one for each lane. A slot is served by the lane of its number;
+once that lane is dry, by the lane alive that is nearest, as the bits of ``slot ^ lane`` count.
 
 Guarantees:
     * Every lane gives its records in order, each once, whichever lanes run dry, and wherever.

@@ -95,6 +95,48 @@ def restore(state: object, identity: Identity, new_batch_size: bool = False) -> 
     )
 
 
+def merged(states: list[Any] | tuple[Any, ...]) -> Any:
+    """One state of those that the processes of a job saved at the same step.
+
+    They differ only in the shards of a stream that each of them has read.
+
+    Raises:
+        StateError: They are not of the same step of the same run.
+    """
+    if not states or not all(isinstance(state, Mapping) for state in states):
+        raise StateError(
+            "`state` must be a dict that get_state() returned, or a list of those of all "
+            f"processes, got {_brief(states)}"
+        )
+    first, *others = (_shared(state) for state in states)
+    for process, other in enumerate(others, start=1):
+        if other != first:
+            raise StateError(
+                "`state` must be of one step of one run, where it is a list of those of all "
+                f"processes, got step {_brief(states[0].get('step'))} and step "
+                f"{_brief(states[process].get('step'))}, or states of different runs"
+            )
+    draws = states[0].get("draws")
+    if not isinstance(draws, Mapping) or "shards" not in draws:
+        return states[0]
+    shards: dict[Any, Any] = {}
+    for state in states:
+        entries = state["draws"]["shards"]
+        for entry in entries if isinstance(entries, list) else [entries]:
+            key = entry[0] if isinstance(entry, list | tuple) and len(entry) > 1 else None
+            if key is None or key not in shards or shards[key][1] < entry[1]:
+                shards[key] = entry
+    return {**states[0], "draws": {**draws, "shards": list(shards.values())}}
+
+
+def _shared(state: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What the states of all processes have in common."""
+    draws = state.get("draws")
+    if isinstance(draws, Mapping):
+        draws = {name: value for name, value in draws.items() if name != "shards"}
+    return {**state, "draws": draws}
+
+
 def _check_fields(state: Mapping[Any, Any], identity: Identity) -> None:
     version = state.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:

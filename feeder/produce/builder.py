@@ -23,11 +23,10 @@ from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.clock import Clock
 from feeder.produce.columns import Columns, as_array
 from feeder.produce.failures import Failure
-from feeder.produce.lane import Snapshot
 from feeder.produce.layout import Buffer, Layout, LeafSpec
 from feeder.produce.recipe import Recipe
 from feeder.produce.records import Records
-from feeder.produce.session import Locate
+from feeder.produce.session import Locate, from_the_beginning
 from feeder.produce.stream_records import StreamRecords
 from feeder.produce.streams import Streams, resolved
 from feeder.sources import ArraySource, RandomAccess, Stream
@@ -42,11 +41,6 @@ class Reserve(Protocol):
     def __call__(self, num_bytes: int, /) -> tuple[Buffer, int]:
         """Returns a buffer, and the offset from which ``num_bytes`` of it are free."""
         ...
-
-
-def from_the_beginning(lanes: list[int]) -> list[tuple[Snapshot, int]]:
-    """A run in which no lane was opened before."""
-    return [(Snapshot(), 0)] * len(lanes)
 
 
 class GivenUpError(BaseException):

@@ -7,13 +7,13 @@ from collections import deque
 
 from feeder.plan.batches import Chunk
 from feeder.produce.ambient import preserved
-from feeder.produce.builder import Builder, from_the_beginning
+from feeder.produce.builder import Builder
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
 from feeder.produce.given import GivenBuilder, builder_of
 from feeder.produce.layout import Buffer
 from feeder.produce.recipe import Recipe
-from feeder.produce.session import LocalBatch, Locate, Outcome
+from feeder.produce.session import LocalBatch, Locate, Outcome, from_the_beginning
 from feeder.produce.slots import Slab, Slot
 
 

@@ -60,6 +60,11 @@ Locate: TypeAlias = Callable[[list[int]], list[tuple[Snapshot, int]]]
 """Maps numbers of lanes to where each is to be opened, and the offset that is settled."""
 
 
+def from_the_beginning(lanes: list[int]) -> list[tuple[Snapshot, int]]:
+    """A run in which no lane was opened before."""
+    return [(Snapshot(), 0)] * len(lanes)
+
+
 class Session(Protocol):
     """One iterator's work at a producer. Several sessions may be open at once."""
 

@@ -25,7 +25,7 @@ from feeder.produce.built import Ended, Report
 from feeder.produce.clock import Clock
 from feeder.produce.lane import Item, Lane, LaneEnd, SettledError, Snapshot
 from feeder.produce.recipe import Recipe
-from feeder.produce.session import Locate
+from feeder.produce.session import Locate, from_the_beginning
 from feeder.produce.stream_transforms import Expansion, split
 from feeder.sources import Stream
 
@@ -113,8 +113,10 @@ class _Run:
                 if number not in totals:
                     totals[number] = end.total
                     self._tell_bad(end.bad, chunk, entry, left_out)
-            except SettledError:
-                raise AssertionError("a record was asked for after it was settled") from None
+            except SettledError:  # it was opened where another process had come to
+                self._drop(number)
+                lane = self._open([number], [offset], from_the_beginning)[number]
+                items.append(lane.get(offset))
             except BaseException:
                 if lane.where is not None:
                     clock.fail(lane.where[0], int(chunk.positions[entry]), *lane.where[1:])
