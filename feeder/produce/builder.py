@@ -173,8 +173,8 @@ class Builder:
         found = run.read(chunk, locate, clock, bad)
         if isinstance(found, Ended):
             return found
-        report = run.report(chunk)
-        chunk, items = resolved(chunk, found)
+        items, report = found
+        chunk, items = resolved(chunk, items)
         if not items:
             return Passed((report,))
         rows = self._of_stream.rows(chunk, items, clock)

@@ -36,6 +36,10 @@ def as_array(leaf: Any) -> NDArray[Any] | None:
     return None
 
 
+def _is_short(leaf: Any) -> bool:
+    return type(leaf) is int and -(2**63) <= leaf < 2**63
+
+
 def check_rows(batch: Any, chunk: Chunk) -> None:
     """Checks that every array of a batch that ``read`` returned has a row per index.
 
@@ -72,6 +76,11 @@ class Columns:
         rows = chunk.batch_rows
         leaves, self.treespec = optree.tree_flatten(first)
         self._arrays = [as_array(leaf) for leaf in leaves]
+        # Python's own numbers of one type have one dtype, but for integers beyond 64 bits.
+        self._scalars = [
+            type(leaf) if type(leaf) in (bool, float) or _is_short(leaf) else None
+            for leaf in leaves
+        ]
         self.specs = tuple(
             LeafSpec((rows,), None)
             if array is None
@@ -114,6 +123,12 @@ class Columns:
             ):
                 targets[number][place] = leaf  # most often; what differs is looked at closely
                 continue
+            if type(leaf) is self._scalars[number]:
+                try:
+                    targets[number][place] = leaf
+                    continue
+                except OverflowError:
+                    pass  # an integer that takes another dtype, as is said below
             array = as_array(leaf)
             if array is None:
                 if expected is not None:

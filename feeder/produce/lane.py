@@ -13,6 +13,7 @@ Owner:
 from __future__ import annotations
 
 import bisect
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,9 @@ from feeder.sources.stream import Stream
 
 Item: TypeAlias = tuple[Any, int, int, int]
 """A record, its key, its shard, and its number in the shard."""
+
+_AT_ONCE = 1024
+"""Most records read at once: those that are read again to come to a place are not kept."""
 
 _BAD_TEXT = 300
 """Characters of an error that are kept of a bad record."""
@@ -71,6 +75,7 @@ class Lane:
     """Reads the shards of a lane.
 
     Attributes:
+        closed: Whether it was closed.
         where: Stage, shard and number of the record at which user code raised.
         replayed: Records read again, for want of a state, to come to where it was opened.
         replay_s: Seconds that this took.
@@ -100,6 +105,7 @@ class Lane:
         key_global: Callable[[int], None] | None = None,
     ) -> None:
         self.where: tuple[str, int, int] | None = None
+        self.closed = False
         self.replayed = 0
         self.replay_s = 0.0
         self._stream = stream
@@ -126,22 +132,36 @@ class Lane:
         self._due: list[int] = []
         self._lock = threading.Lock()
 
-    def get(self, offset: int) -> Item:
-        """The record at an offset.
+    @property
+    def position(self) -> int:
+        """The offset up to which it has been read."""
+        return self._first + len(self._items)
+
+    def take(self, first: int, stop: int) -> list[Item]:
+        """The records from an offset up to another.
 
         Raises:
-            LaneEnd: There is none.
-            SettledError: It is gone.
+            LaneEnd: There are not as many.
+            SettledError: The first of them is gone, or the lane is closed.
             Exception: Whatever user code raises.
         """
         with self._lock:
-            at = offset - self._first
-            while at >= len(self._items):
-                self._read()
-                at = offset - self._first
-            if at < 0:
+            if self.closed or first < self._first:
                 raise SettledError
-            return self._items[at]
+            try:
+                self._read_to(stop)
+            except LaneEnd:
+                raise
+            except BaseException:
+                self.closed = True  # at once: an iterator that raised may say that it is over
+                raise
+            begin = first - self._first
+            return self._items[begin : begin + stop - first]
+
+    @property
+    def has_bad(self) -> bool:
+        """Whether records were left out of what is not settled."""
+        return bool(self._bad)
 
     def bad(self, offset: int) -> list[tuple[int, int, str]]:
         """Shard, number and error of the records left out just before an offset."""
@@ -155,8 +175,7 @@ class Lane:
     def snapshot(self, offset: int) -> Snapshot:
         """The last place at or before an offset where the lane can be opened."""
         with self._lock:
-            position = self._first + len(self._items)
-            if offset == position > self._marks[-1].offset and not self._marks_shards:
+            if offset == self.position > self._marks[-1].offset and not self._marks_shards:
                 self._marks.append(self._here())
             found: Snapshot = self._marks[0]
             for mark in self._marks:
@@ -180,14 +199,24 @@ class Lane:
                     del self._bad[at]
 
     def close(self) -> None:
-        """Closes the shard that is open."""
+        """Closes the shard that is open; nothing can be read any more. Any thread may."""
+        self.closed = True
         if self._shard is not None:
             shard, self._shard = self._shard, None
             shard.close()
 
-    def _read(self) -> None:
-        """Reads on, by a record or by a window of them."""
-        offset = self._first + len(self._items)
+    def _read_to(self, stop: int) -> None:
+        if self.position < self._settled:
+            began = time.perf_counter()
+            while self.position < self._settled:
+                self._read(self._settled)
+            self.replay_s += time.perf_counter() - began
+        while self.position < stop:
+            self._read(stop)
+
+    def _read(self, stop: int) -> None:
+        """Reads on towards an offset, by some records or by a window of them."""
+        offset = self.position
         if self._window > 1 or (self._due and self._due[0] <= offset):
             while self._due and self._due[0] <= offset:
                 self._due.pop(0)
@@ -196,10 +225,12 @@ class Lane:
         window: list[Item] = []
         try:
             if self._window == 1:
-                self._keep(self._next())
+                if self._due:
+                    stop = min(stop, self._due[0])
+                self._keep(self._next(min(stop - offset, _AT_ONCE)))
                 return
             while len(window) < self._window:
-                window += self._next()
+                window += self._next(self._window - len(window))
         except _Over:
             if not window:
                 total = Total(offset, self._read_before)
@@ -208,50 +239,57 @@ class Lane:
         self._keep([window[number] for number in order])
 
     def _keep(self, items: list[Item]) -> None:
-        for item in items:
-            if not self._items and self._first < self._settled:
-                self._first += 1  # read again on the way to where it was
-                self.replayed += not self.is_stateful
-            else:
-                self._items.append(item)
+        if not self._items and self._first < self._settled:  # read again on the way to there
+            gone = min(self._settled - self._first, len(items))
+            self._first += gone
+            self.replayed += 0 if self.is_stateful else gone
+            items = items[gone:]
+        self._items += items
 
-    def _next(self) -> list[Item]:
-        """What the next record that is read becomes."""
+    def _next(self, count: int) -> list[Item]:
+        """Reads some records, and makes of them what has a place; none at the end of a shard."""
         shard = self._shard or self._open()
         number = shard.num_read
-        key = record_key(self._key, number)
-        while True:
-            try:
-                if self._key_global is not None:
-                    self._key_global(key)
-                record = shard.read()
-                break
-            except StopIteration:
-                self._read_before += shard.num_read
-                self._item += 1
-                self._shard = None
-                shard.close()
-                shard = self._open()
-                number, key = 0, self._key
-            except BaseException:
-                self.where = ("read", shard.number, number)
-                raise
-        if self._expansion is None:
-            return [(record, key, shard.number, number)]
+        plain = self._expansion is None and self._key_global is None
+        records: list[Any] = []
         try:
-            made = self._expansion(record, key)
+            if self._key_global is not None:
+                self._key_global(record_key(self._key, number))
+            over = shard.read(records, count if plain else 1)
+        except BaseException:
+            self.where = ("read", shard.number, number + len(records))
+            if plain and self._window == 1:
+                self._keep(self._named(records, shard.number, number))  # the position is right then
+            raise
+        if over:
+            self._read_before += shard.num_read
+            self._item += 1
+            self._shard = None
+            shard.close()
+        if self._expansion is None:
+            return self._named(records, shard.number, number)
+        return [item for record in records for item in self._made(record, shard.number, number)]
+
+    def _named(self, records: list[Any], shard: int, number: int) -> list[Item]:
+        keys = itertools.count(record_key(self._key, number))
+        return list(zip(records, keys, itertools.repeat(shard), itertools.count(number)))
+
+    def _made(self, record: Any, shard: int, number: int) -> list[Item]:
+        """What a record becomes; none where it is left out."""
+        assert self._expansion is not None
+        try:
+            made = self._expansion(record, record_key(self._key, number))
         except Exception as error:
             if not self._skips:
-                self.where = ("transform", shard.number, number)
+                self.where = ("transform", shard, number)
                 raise
             text = f"{type(error).__name__}: {error}"[:_BAD_TEXT]
-            offset = self._first + len(self._items)
-            self._bad.setdefault(offset, []).append((shard.number, number, text))
+            self._bad.setdefault(self.position, []).append((shard, number, text))
             return []
         except BaseException:
-            self.where = ("transform", shard.number, number)
+            self.where = ("transform", shard, number)
             raise
-        return [(one, key, shard.number, number) for one, key in made]
+        return [(one, key, shard, number) for one, key in made]
 
     def _open(self) -> Shard:
         """Opens the next shard."""
@@ -261,34 +299,37 @@ class Lane:
         self._key = shard_key(self._epoch, number)
         resumed = self._begin.item == self._item and self._begin.num_read > 0
         begin = self._begin if resumed else Snapshot()
-        began = time.perf_counter()
         try:
             if self._key_global is not None:
                 self._key_global(self._key)
             shard = Shard(self._stream, number, self._epoch, begin.num_read, begin.state)
-            while shard.num_read < begin.num_read:  # it has no state
-                if self._key_global is not None:
-                    self._key_global(record_key(self._key, shard.num_read))
-                shard.read()
-                self.replayed += 1
-        except StopIteration:
-            self.where = ("read", number, begin.num_read)
-            raise StreamError(
-                f"shard {number} must give the same records each time it is opened, got only "
-                f"{shard.num_read} of the {begin.num_read} that were read of it before; seed it",
-                epoch=self._epoch,
-            ) from None
+            if shard.num_read < begin.num_read:  # it has no state
+                self._skip(shard, begin.num_read)
+                self.replayed += begin.num_read
         except BaseException:
             self.where = ("read", number, begin.num_read)
             raise
-        if resumed and begin.state is None:
-            self.replay_s += time.perf_counter() - began
         self._shard = shard
         self._marks_shards = self._window == 1 and self._expansion is None and not shard.is_stateful
-        offset = self._first + len(self._items)
+        offset = self.position
         if self._marks_shards and offset > self._marks[-1].offset:
             self._marks.append(Snapshot(offset, self._item, 0, self._read_before))
         return shard
+
+    def _skip(self, shard: Shard, num_read: int) -> None:
+        """Reads a shard again up to where it was."""
+        while shard.num_read < num_read:
+            count = 1
+            if self._key_global is None:
+                count = min(num_read - shard.num_read, _AT_ONCE)
+            else:
+                self._key_global(record_key(self._key, shard.num_read))
+            if shard.read([], count):
+                raise StreamError(
+                    f"shard {shard.number} must give the same records each time it is opened, got "
+                    f"only {shard.num_read} of the {num_read} that were read of it before; seed it",
+                    epoch=self._epoch,
+                )
 
     @property
     def is_stateful(self) -> bool:
@@ -296,7 +337,7 @@ class Lane:
         return self._shard is not None and self._shard.is_stateful
 
     def _here(self) -> Snapshot:
-        offset = self._first + len(self._items)
+        offset = self.position
         shard = self._shard
         if shard is not None:
             return Snapshot(offset, self._item, shard.num_read, self._read_before, shard.state())

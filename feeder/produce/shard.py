@@ -7,6 +7,7 @@ Guarantees:
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -70,16 +71,24 @@ class Shard:
         """What the iterator says of itself; None: it has no state."""
         return None if self._save is None else self._save()
 
-    def read(self) -> Any:
-        """The next record.
+    def read(self, records: list[Any], count: int) -> bool:
+        """Reads the next records.
+
+        Args:
+            records: Gets them; those before an error too.
+            count: How many.
+
+        Returns:
+            Whether the shard is over: there were fewer.
 
         Raises:
-            StopIteration: There is none.
             Exception: Whatever the iterator raises.
         """
-        record = next(self._iterator)
-        self.num_read += 1
-        return record
+        before = len(records)
+        records.extend(itertools.islice(self._iterator, count))
+        found = len(records) - before
+        self.num_read += found
+        return found < count
 
     def close(self) -> None:
         """Closes the iterator, where it can be closed: a generator's ``finally`` runs."""

@@ -21,12 +21,12 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 def shard_key(epoch: int, shard: int) -> int:
     """The key of the first record of a shard; those of the others follow it."""
-    return _mixed(_mixed(epoch + 1) ^ shard)
+    return _mixed(_mixed(epoch + 1) ^ shard) >> 1  # so that no sum passes 64 bits
 
 
 def record_key(key_of_shard: int, number: int) -> int:
     """The key of a record of a shard."""
-    return (key_of_shard + number) & _MASK
+    return key_of_shard + number
 
 
 def split(transforms: Sequence[Any], skips: bool) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -14,7 +14,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -96,41 +96,45 @@ class _Run:
 
     def read(
         self, chunk: Chunk, locate: Locate, clock: Clock, bad: list[BadRecord]
-    ) -> list[Item] | Ended:
-        """The records of a chunk, in the order of its entries."""
-        assert chunk.reads is not None
-        numbers = chunk.reads.lanes.tolist()
-        offsets = chunk.indices.tolist()
-        lanes = self._open(numbers, offsets, locate)
+    ) -> tuple[list[Item], Report] | Ended:
+        """The records of a chunk, in the order of its entries, and where its lanes are then."""
+        runs = _runs_of(chunk)
+        lanes = self._open(runs, locate)
         items: list[Item] = []
         totals: dict[int, Total] = {}
         left_out: list[BadRecord] = []
-        for entry, (number, offset) in enumerate(zip(numbers, offsets, strict=True)):
+        for entry, number, first, stop in runs:
             lane = lanes[number]
             try:
-                items.append(lane.get(offset))
+                items += lane.take(first, stop)
             except LaneEnd as end:
                 if number not in totals:
                     totals[number] = end.total
-                    self._tell_bad(end.bad, chunk, entry, left_out)
-            except SettledError:  # it was opened where another process had come to
-                self._drop(number)
-                lane = self._open([number], [offset], from_the_beginning)[number]
-                items.append(lane.get(offset))
+                    at = entry + max(0, end.total.records - first)
+                    self._tell_bad(end.bad, chunk, at, left_out)
+                continue
+            except SettledError:
+                # Another thread has closed it, or another process had come further than this one.
+                again = locate if lane.closed else from_the_beginning
+                self._drop(number, lane)
+                lanes = {**lanes, **self._open([(entry, number, first, stop)], again)}
+                items += lanes[number].take(first, stop)
             except BaseException:
                 if lane.where is not None:
-                    clock.fail(lane.where[0], int(chunk.positions[entry]), *lane.where[1:])
-                self._drop(number)
+                    at = entry + max(0, min(lane.position, stop - 1) - first)
+                    clock.fail(lane.where[0], int(chunk.positions[at]), *lane.where[1:])
+                self._drop(number, lane)
                 raise
-            else:
-                if found := lane.bad(offset):
-                    self._tell_bad(found, chunk, entry, bad)
-        return Ended(totals, left_out) if totals else items
+            if lane.has_bad:
+                for offset in range(first, stop):
+                    self._tell_bad(lane.bad(offset), chunk, entry + offset - first, bad)
+        if totals:
+            return Ended(totals, left_out)
+        return items, self._report(chunk, {number: stop for _, number, _, stop in runs}, lanes)
 
-    def report(self, chunk: Chunk) -> Report:
+    def _report(self, chunk: Chunk, ends: dict[int, int], lanes: dict[int, Lane]) -> Report:
         """Where the lanes can be opened after a chunk that was read."""
         assert chunk.reads is not None
-        ends = dict(zip(chunk.reads.lanes.tolist(), chunk.indices.tolist(), strict=True))
         self._settle(chunk.reads.settled, chunk.step, ends)
         replayed, replay_s = 0, 0.0
         with self._lock:
@@ -141,9 +145,9 @@ class _Run:
         if not chunk.reads.snapshot:
             return Report(b"", b"", replayed, replay_s)
         told: list[tuple[int, Snapshot]] = []
-        for number, last in ends.items():
-            snapshot = self._lanes[number].snapshot(last + 1)
-            offset, step = self._told[number]
+        for number, stop in ends.items():
+            snapshot = lanes[number].snapshot(stop)
+            offset, step = self._told.get(number, (0, -1))
             if snapshot.offset > offset:
                 self._told[number] = (snapshot.offset, chunk.step)
             elif step < chunk.reads.settled or snapshot.offset == 0:
@@ -156,25 +160,24 @@ class _Run:
 
     def reset(self) -> None:
         """Closes all lanes; they are opened again where they are asked for."""
-        for number in list(self._lanes):
-            self._drop(number)
+        for number, lane in list(self._lanes.items()):
+            self._drop(number, lane)
 
     close = reset
 
-    def _open(self, numbers: list[int], offsets: list[int], locate: Locate) -> dict[int, Lane]:
+    def _open(self, runs: list[_Entries], locate: Locate) -> dict[int, Lane]:
         """Opens the lanes that are not open, and closes those of epochs gone by."""
         lanes = self._lanes
-        wanted = set(numbers)
-        marks = self._shared or (self._early and self._plan.window == 1)
-        if wanted <= lanes.keys() and not marks:
-            return lanes
         firsts: dict[int, int] = {}
-        for number, offset in zip(numbers, offsets, strict=True):
-            firsts.setdefault(number, offset)
+        for _, number, first, _ in runs:
+            firsts.setdefault(number, first)
+        marks = self._shared or (self._early and self._plan.window == 1)
+        if firsts.keys() <= lanes.keys() and not marks:
+            return lanes
         with self._lock:
-            oldest = min(wanted) // self._plan.num_lanes - 1
+            oldest = min(firsts) // self._plan.num_lanes - 1
             for number in [old for old in lanes if old // self._plan.num_lanes < oldest]:
-                self._drop(number)
+                self._drop(number, lanes[number])
             missing = [number for number in firsts if number not in lanes]
             unknown = [number for number in missing if firsts[number] > 0]
             begins = dict(zip(unknown, locate(unknown), strict=True)) if unknown else {}
@@ -194,15 +197,17 @@ class _Run:
                 )
                 self._told[number] = (snapshot.offset, -1)
                 self._opened.append(lanes[number])
-            found = {number: lanes[number] for number in wanted}
+            found = {number: lanes[number] for number in firsts}
         if marks:
             for number, offset in firsts.items():
                 found[number].mark(offset)
         return found
 
-    def _drop(self, number: int) -> None:
-        if (lane := self._lanes.pop(number, None)) is not None:
-            lane.close()
+    def _drop(self, number: int, lane: Lane) -> None:
+        """Closes a lane, which may have been opened anew meanwhile."""
+        if self._lanes.get(number) is lane:
+            del self._lanes[number]
+        lane.close()
 
     def _settle(self, settled: int, step: int, ends: dict[int, int]) -> None:
         """Lets go of what was read before a step."""
@@ -215,9 +220,9 @@ class _Run:
             last: dict[int, int] = {}
             for _, offsets in sorted(gone, key=lambda entry: entry[0]):
                 last.update(offsets)
-            for number, offset in last.items():
+            for number, stop in last.items():
                 if number in self._lanes:
-                    self._lanes[number].settle(offset + 1)
+                    self._lanes[number].settle(stop)
 
     def _tell_bad(
         self, found: list[tuple[int, int, str]], chunk: Chunk, entry: int, bad: list[BadRecord]
@@ -229,6 +234,20 @@ class _Run:
                 BadRecord(chunk.step, position, number, text, None, shard)
                 for shard, number, text in found
             ]
+
+
+_Entries: TypeAlias = tuple[int, int, int, int]
+"""Entries of a chunk that follow each other in one lane: first entry, lane, first offset, stop."""
+
+
+def _runs_of(chunk: Chunk) -> list[_Entries]:
+    assert chunk.reads is not None
+    lanes, offsets = chunk.reads.lanes, chunk.indices
+    same = (lanes[1:] == lanes[:-1]) & (offsets[1:] == offsets[:-1] + 1)
+    begins = np.concatenate([[0], np.flatnonzero(~same) + 1])
+    lengths = np.diff(begins, append=len(lanes))
+    columns = (begins, lanes[begins], offsets[begins], offsets[begins] + lengths)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def resolved(chunk: Chunk, items: list[Item]) -> tuple[Chunk, list[Item]]:
