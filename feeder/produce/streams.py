@@ -103,34 +103,43 @@ class _Run:
         items: list[Item] = []
         totals: dict[int, Total] = {}
         left_out: list[BadRecord] = []
-        for entry, number, first, stop in runs:
-            lane = lanes[number]
+        for run in runs:
+            entry, number, first, stop = run
             try:
-                items += lane.take(first, stop)
+                items += self._take(lanes, run, locate)
             except LaneEnd as end:
                 if number not in totals:
                     totals[number] = end.total
                     at = entry + max(0, end.total.records - first)
                     self._tell_bad(end.bad, chunk, at, left_out)
                 continue
-            except SettledError:
-                # Another thread has closed it, or another process had come further than this one.
-                again = locate if lane.closed else from_the_beginning
-                self._drop(number, lane)
-                lanes = {**lanes, **self._open([(entry, number, first, stop)], again)}
-                items += lanes[number].take(first, stop)
             except BaseException:
+                lane = lanes[number]
                 if lane.where is not None:
                     at = entry + max(0, min(lane.position, stop - 1) - first)
                     clock.fail(lane.where[0], int(chunk.positions[at]), *lane.where[1:])
                 self._drop(number, lane)
                 raise
-            if lane.has_bad:
+            if lanes[number].has_bad:
                 for offset in range(first, stop):
-                    self._tell_bad(lane.bad(offset), chunk, entry + offset - first, bad)
+                    found = lanes[number].bad(offset)
+                    self._tell_bad(found, chunk, entry + offset - first, bad)
         if totals:
             return Ended(totals, left_out)
         return items, self._report(chunk, {number: stop for _, number, _, stop in runs}, lanes)
+
+    def _take(self, lanes: dict[int, Lane], run: _Entries, locate: Locate) -> list[Item]:
+        """The records of neighbouring entries, from a lane that may have to be opened again."""
+        _, number, first, stop = run
+        while True:
+            lane = lanes[number]
+            try:
+                return lane.take(first, stop)
+            except SettledError:
+                # Another thread has closed it, or another process had come further than this one.
+                again = locate if lane.closed else from_the_beginning
+                self._drop(number, lane)
+                lanes[number] = self._open([run], again)[number]
 
     def _report(self, chunk: Chunk, ends: dict[int, int], lanes: dict[int, Lane]) -> Report:
         """Where the lanes can be opened after a chunk that was read."""
