@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,10 @@ from feeder.feed.called import CalledFeeds
 from feeder.place.ends import Job
 from feeder.plan.batches import LocalRows
 from feeder.plan.state import Identity
+from feeder.produce.given import packed
 from feeder.produce.inline import Inline
 from feeder.produce.recipe import Recipe
+from feeder.produce.records import own
 from feeder.produce.session import Producer
 from feeder.produce.threads import Threads
 from feeder.sources import FromCallable
@@ -68,9 +71,13 @@ class Calling:
         assert isinstance(source, FromCallable)
 
         def feeds(producer: Producer) -> CalledFeeds:
-            here = isinstance(producer, Inline | Threads)
-            ahead = not (isinstance(producer, Inline) and not producer.ahead)
-            return CalledFeeds(source, self.batch_size, local_rows, producer, not here, ahead)
+            keep: Callable[[Any], Any] = packed
+            ahead = True
+            if isinstance(producer, Threads):
+                keep = own
+            elif isinstance(producer, Inline):
+                keep, ahead = own if producer.ahead else _itself, producer.ahead
+            return CalledFeeds(source, self.batch_size, local_rows, producer, keep, ahead)
 
         return Arrangement(self._identity, feeds, None)
 
@@ -89,3 +96,8 @@ class Calling:
             sampler={"kind": "callable"},
             last_batch="drop",
         )
+
+
+def _itself(given: Any) -> Any:
+    """What a callable gave, whose batch is built at once."""
+    return given

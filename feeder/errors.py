@@ -107,7 +107,7 @@ class WorkerDiedError(FeederError):
 
     Attributes:
         step: Step whose chunk could not be finished; None where workers died while starting.
-        indices: Record indices of that chunk.
+        indices: Record indices of that chunk; none where the source is a stream.
         exit_codes: Exit code of each death, oldest first; -N for signal N, as in `subprocess`.
     """
 

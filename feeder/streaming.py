@@ -10,7 +10,9 @@ import numpy as np
 
 from feeder import arguments
 from feeder.arrangement import Arrangement
-from feeder.feed.stream import StreamFeeds
+from feeder.feed.reading import Reading
+from feeder.feed.stream import StreamStages
+from feeder.feed.streams import StreamFeeds
 from feeder.place.ends import Job
 from feeder.plan.batches import LocalRows, PositionPlanner
 from feeder.plan.order import Indices
@@ -178,7 +180,10 @@ class Streaming:
         return Arrangement(
             self._identity,
             lambda producer: StreamFeeds(
-                self._planner, local_rows, self.recipe, producer, self.snapshot_every, job
+                StreamStages(
+                    Reading(self._planner, local_rows, job), producer, self.snapshot_every
+                ),
+                self.recipe,
             ),
             (sampled(self.recipe), PositionPlanner(schedule, _the_first, local_rows)),
         )

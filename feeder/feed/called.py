@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +44,7 @@ class CalledFeeds:
         batch_size: Rows of a global batch.
         local_rows: Maps the number of rows of a global batch to those of this process.
         producer: Builds batches.
-        travels: Whether what it gives is pickled, for other processes.
+        keep: Keeps what it gives as it is now, until its batch is built.
         ahead: Whether it is called before its batch is asked for.
     """
 
@@ -51,7 +52,7 @@ class CalledFeeds:
     batch_size: int
     local_rows: LocalRows
     producer: Producer
-    travels: bool
+    keep: Callable[[Any], Any]
     ahead: bool
 
     num_steps = None
@@ -213,7 +214,7 @@ class CalledFeed:
             found = feeds.source.function(len(rows))
             if found is not None:
                 found = given.checked(found, len(rows), chunk.step)
-                chunk = replace(chunk, given=given.packed(found) if feeds.travels else found)
+                chunk = replace(chunk, given=feeds.keep(found))
             save = stateful.saver(feeds.source.owner)
             draws = None if save is None else {"state": copy.deepcopy(save())}
         except StopIteration:

@@ -15,170 +15,67 @@ Owner:
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import warnings
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from feeder.collect.collector import Collector
-from feeder.feed.planned import of_another_epoch
 from feeder.feed.protocol import Fed
-from feeder.feed.snapshots import Snapshots, from_json
-from feeder.place.ends import Ends, Job
+from feeder.feed.reading import Reading
+from feeder.feed.snapshots import Snapshots
+from feeder.place.ends import Ends
 from feeder.plan import stream
-from feeder.plan.batches import Chunk, LocalRows, Reads
-from feeder.plan.order import Indices
-from feeder.plan.schedule import START, Cursor
-from feeder.plan.state import Saved
+from feeder.plan.batches import Chunk
+from feeder.plan.schedule import Cursor
 from feeder.plan.stream import Place, StreamPlan, StreamPlanner, Total
-from feeder.produce import here
 from feeder.produce.bad import BadRecord
 from feeder.produce.built import Ended, Passed
 from feeder.produce.lane import Snapshot
-from feeder.produce.recipe import Recipe
 from feeder.produce.session import Outcome, Producer
 
 _log = logging.getLogger("feeder")
 
 
-@dataclass(frozen=True, eq=False)
-class StreamFeeds:
-    """Makes feeds of a stream.
+class Runs:
+    """Numbers the runs that read a stream, and knows which of them still do."""
 
-    Attributes:
-        planner: Plans global batches.
-        local_rows: Maps the number of rows of a global batch to those of this process.
-        recipe: What builds them.
-        producer: Who does.
-        snapshot_every: Steps between snapshots of the shards' states.
-        job: The processes that read the stream together; None: this one reads all of it.
-    """
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._open: weakref.WeakSet[StreamFeed] = weakref.WeakSet()
 
-    planner: StreamPlanner
-    local_rows: LocalRows
-    recipe: Recipe
-    producer: Producer
-    snapshot_every: int
-    job: Job | None = None
-    _open: weakref.WeakSet[StreamFeed] = field(default_factory=weakref.WeakSet)
-    _runs: Any = field(default_factory=lambda: itertools.count(1))
-
-    origin = START
-
-    @property
-    def num_steps(self) -> int | None:
-        """Batches of a run from the start; None: no end, or none known."""
-        return self.planner.num_steps
-
-    @property
-    def steps_per_epoch(self) -> int | None:
-        """Batches of an epoch, the fewest where epochs differ; None: unknown."""
-        return self.planner.steps_per_epoch
-
-    def epoch(self, epoch: int) -> Cursor | None:
-        """Where an epoch begins; None: only reading can tell."""
-        return self.planner.epoch(epoch)
-
-    def open(self, start: Cursor, last_epoch: int | None = None, /) -> StreamFeed:
-        """A feed from a place on."""
-        if start.draws is None:
-            return StreamFeed(self, self.planner.start(), {}, last_epoch)
-        place = stream.from_json(self.planner, start.step, start.position, start.draws)
-        first = place.epoch * self.planner.num_lanes
-        offsets = {first + lane: taken for lane, taken in place.phase.taken(place.row).items()}
-        known = from_json(start.draws.get("shards"), offsets)
-        return StreamFeed(self, place, known, last_epoch, resumed=True)
-
-    def resumed(self, saved: Saved, epoch: int | None = None, /) -> tuple[StreamFeeds, Cursor]:
-        """What makes feeds, and the place, that go on where a state was saved."""
-        cursor = saved.cursor
-        if cursor.draws is None:
-            if cursor != START:
-                raise stream.no_place()
-            of, row = 0, 0
-        else:
-            place = stream.from_json(self.planner, cursor.step, cursor.position, cursor.draws)
-            of, row = place.epoch, place.row
-            if self.planner.num_epochs is not None and of > self.planner.num_epochs:
-                raise stream.beyond(of, self.planner.num_epochs)
-        if epoch is not None and of != epoch and (of, row) != (epoch + 1, 0):
-            raise of_another_epoch(cursor.step, epoch)
-        return self, cursor
-
-    def batch(self, step: int) -> Any:
-        """The local batch of a step, built here and now, after reading all before it."""
-        chunks = here.StreamReader(self.recipe)
-        totals: dict[int, Total] = {}
-        place = self.planner.start()
-        with chunks:
-            while (plan := self.planner.plan(place, totals)) is not None:
-                chunk = self.chunk(plan, 0, (0,), place.step, wanted=plan.step == step)
-                found = chunks.build(chunk)
-                if isinstance(found, Ended):
-                    totals.update(found.totals)
-                elif plan.step == step:
-                    return found
-                else:
-                    place = plan.after
-        raise ValueError(f"`step` must be a step of the run, which ends before, got {step}")
-
-    @functools.cached_property
-    def _leaders(self) -> Indices:
-        """The process that tells where each lane ends."""
-        assert self.job is not None
-        return self.job.leaders(self.planner.cycle, self.planner.batch_size)
-
-    def leads(self, lanes: list[int]) -> list[int]:
-        """Those lanes, of some, that this process tells of."""
-        if self.job is None:
-            return lanes
-        own, num_lanes = self.job.service.own, self.planner.num_lanes
-        return [lane for lane in lanes if self._leaders[lane % num_lanes] == own]
-
-    def run(self, feed: StreamFeed) -> int:
-        """A number for the run of a feed."""
+    def add(self, feed: StreamFeed) -> int:
+        """The number of a new run."""
         self._open.add(feed)
-        number: int = next(self._runs)
-        return number
+        return next(self._numbers)
 
     def live(self) -> tuple[int, ...]:
         """Numbers of the runs that still read, in rising order."""
         return tuple(sorted(feed.run for feed in self._open if not feed.closed))
 
-    def chunk(
-        self, plan: StreamPlan, run: int, live: tuple[int, ...], settled: int, wanted: bool = True
-    ) -> Chunk:
-        """What is read for a batch, on this process.
 
-        It builds its own rows. What else it reads, it reads to know where shards end: all of them
-        where there is nobody who would tell, else the rest of those that it is to tell of.
-        """
-        num_real = len(plan.positions)
-        local = self.local_rows(plan.num_rows)
-        rows = np.full(plan.num_rows, -1)
-        if wanted:
-            rows[local] = np.arange(len(local))
-        entries = np.arange(num_real)
-        if self.job is not None:
-            told = self._leaders[plan.lanes % self.planner.num_lanes] == self.job.service.own
-            entries = np.flatnonzero(told | (rows[:num_real] >= 0))
-        rows_read = rows[entries]
-        if num_real < plan.num_rows:  # padding repeats the last real row
-            padding = local[local >= num_real] if wanted else local[:0]
-            entries = np.concatenate([entries, np.full(len(padding), num_real - 1)])
-            rows_read = np.concatenate([rows_read, rows[padding]])
-        mask = None
-        if self.planner.last_batch == "pad":
-            mask = np.arange(len(entries)) < len(entries) - np.count_nonzero(rows[num_real:] >= 0)
-        due = (plan.step + 1) % self.snapshot_every == 0
-        reads = Reads(run, live, settled, due, plan.lanes[entries], rows_read, len(local))
-        return Chunk(plan.step, plan.positions[entries], plan.offsets[entries], mask, reads=reads)
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamStages:
+    """What the feeds of one stream have in common.
+
+    Attributes:
+        reading: Says what this process reads.
+        producer: Builds batches of it.
+        snapshot_every: Steps between snapshots of the shards' states.
+        runs: All that read.
+    """
+
+    reading: Reading
+    producer: Producer
+    snapshot_every: int
+    runs: Runs = field(default_factory=Runs)
+
+    @property
+    def planner(self) -> StreamPlanner:
+        """Plans global batches."""
+        return self.reading.planner
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,7 +95,7 @@ class StreamFeed:
         closed: Whether it is over.
 
     Args:
-        feeds: What it is made by.
+        stages: Who plans, reads and builds.
         start: Where to begin.
         known: Where lanes can be opened.
         last_epoch: The epoch to end with; None: the run's last.
@@ -210,7 +107,7 @@ class StreamFeed:
 
     def __init__(
         self,
-        feeds: StreamFeeds,
+        stages: StreamStages,
         start: Place,
         known: dict[int, Snapshot],
         last_epoch: int | None,
@@ -218,8 +115,8 @@ class StreamFeed:
     ) -> None:
         self.alone = False
         self.closed = False
-        self.run = feeds.run(self)
-        self._feeds = feeds
+        self.run = stages.runs.add(self)
+        self._stages = stages
         self._last_epoch = last_epoch
         self._delivered = start
         self._snapshots = Snapshots(known)
@@ -227,10 +124,11 @@ class StreamFeed:
         self._left_out: dict[int, list[BadRecord]] = {}  # by step before which they were
         self._resumed = resumed
         self._replayed, self._replay_s = 0, 0.0
-        self._ends = None if feeds.job is None else Ends(feeds.job.service)
+        job = stages.reading.job
+        self._ends = None if job is None else Ends(job.service)
         self._agreed = start.step  # all processes know where lanes end in the steps before
         self._attempt = 0
-        self._session = feeds.producer.session(self._locate)
+        self._session = stages.producer.session(self._locate)
         self._begin(start)
 
     def __len__(self) -> int:
@@ -246,16 +144,16 @@ class StreamFeed:
         """Where that batch begins."""
         place = self._delivered
         draws = {
-            **stream.to_json(self._feeds.planner, place),
+            **stream.to_json(self._stages.planner, place),
             "shards": self._snapshots.to_json(self._lanes_alive()),
         }
         return Cursor(place.step, place.position, draws)
 
     def submit(self, _ahead: bool = False, /) -> bool:
         """Asks for more, once half of the window is free; False: nothing is under way."""
-        window = 1 if self.alone else self._feeds.producer.window
+        window = 1 if self.alone else self._stages.producer.window
         if 2 * len(self._collector) <= window and self.error is None:
-            live = self._feeds.live()
+            live = self._stages.runs.live()
             while len(self._collector) < window and self._plan(live):
                 pass
         return len(self) > 0
@@ -314,7 +212,7 @@ class StreamFeed:
         if self._found is None:
             self._found = ends.heard()
             if self._found:
-                own = self._feeds.leads(self._lanes_alive())
+                own = self._stages.reading.leads(self._lanes_alive())
                 ends.share({lane: self._snapshots.of(lane) for lane in own})
         if self._found:
             shared = ends.shared()
@@ -326,7 +224,7 @@ class StreamFeed:
         return found
 
     def _lanes_alive(self) -> list[int]:
-        first = self._delivered.epoch * self._feeds.planner.num_lanes
+        first = self._delivered.epoch * self._stages.planner.num_lanes
         return [first + lane for lane in self._delivered.phase.alive]
 
     def poll(self) -> None:
@@ -344,11 +242,11 @@ class StreamFeed:
         """A batch is delivered."""
         place: Place = fed.after
         if place.epoch > self._delivered.epoch:
-            first = place.epoch * self._feeds.planner.num_lanes
+            first = place.epoch * self._stages.planner.num_lanes
             self._totals = {lane: of for lane, of in self._totals.items() if lane >= first}
         self._delivered = place
         self._left_out.pop(fed.chunk.step, None)
-        self._snapshots.commit(fed.chunk.step, place.epoch * self._feeds.planner.num_lanes)
+        self._snapshots.commit(fed.chunk.step, place.epoch * self._stages.planner.num_lanes)
         if self._replayed:
             self._tell_replay()
 
@@ -384,10 +282,11 @@ class StreamFeed:
         """Asks for one more batch; False where there is none."""
         place = self._head
         try:
-            plan = self._feeds.planner.plan(place, self._totals, self._last_epoch)
+            plan = self._stages.planner.plan(place, self._totals, self._last_epoch)
             if plan is None:
                 return False
-            chunk = self._feeds.chunk(plan, self.run, live, self._delivered.step)
+            due = (plan.step + 1) % self._stages.snapshot_every == 0
+            chunk = self._stages.reading.chunk(plan, self.run, live, self._delivered.step, due)
         except Exception as error:  # raised once the batches before it are gone
             self.error = error
             return False
@@ -400,7 +299,7 @@ class StreamFeed:
     def _locate(self, lanes: list[int]) -> list[tuple[Snapshot, int]]:
         """Where lanes are to be opened, and the offset before which nothing is asked for."""
         place = self._delivered
-        first = place.epoch * self._feeds.planner.num_lanes
+        first = place.epoch * self._stages.planner.num_lanes
         taken = place.phase.taken(place.row)
         found = [(self._snapshots.of(lane), taken.get(lane - first, 0)) for lane in lanes]
         # That of another process may be ahead of what was delivered here.

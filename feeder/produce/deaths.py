@@ -85,12 +85,11 @@ def of_chunk(
     most = min(MAX_DEATHS + others, MAX_DEATHS_AMONG_OTHERS)
     if len(exit_codes) < most and timeouts < MAX_DEATHS:
         return None
-    indices = chunk.indices.tolist()
-    shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+    indices, at_fault = suspects(chunk)
     if timeout_s is not None and timeouts == len(exit_codes):
         return WorkerTimeoutError(
             f"step {chunk.step} took longer than `timeout_s` = {timeout_s:g} in each of {timeouts} "
-            f"worker processes, which were killed; one of its records is at fault: {shown}; "
+            f"worker processes, which were killed; {at_fault}; "
             "raise `timeout_s` if they need more time",
             timeout_s=timeout_s,
             step=chunk.step,
@@ -100,7 +99,7 @@ def of_chunk(
     late = f" ({timeouts} of them after `timeout_s` = {timeout_s:g})" if timeouts else ""
     return WorkerDiedError(
         f"{len(exit_codes)} worker processes ended while they built step {chunk.step}, with "
-        f"{listed(exit_codes, oom_kills)}{late}; one of its records is at fault: {shown}",
+        f"{listed(exit_codes, oom_kills)}{late}; {at_fault}",
         step=chunk.step,
         indices=indices,
         exit_codes=exit_codes,
@@ -123,9 +122,21 @@ def too_many(
         f"with {listed([exit_code], oom_kills)}; step {chunk.step} is not finished; raise "
         "`max_restarts`, or leave it out, to go on as long as work does",
         step=chunk.step,
-        indices=chunk.indices.tolist(),
+        indices=suspects(chunk)[0],
         exit_codes=[exit_code],
     )
+
+
+def suspects(chunk: Chunk) -> tuple[list[int], str]:
+    """Indices of a chunk's records, and words that name them.
+
+    Of a stream there are no indices: which shard has which record, only reading tells.
+    """
+    numbers = chunk.indices.tolist() if chunk.reads is None else chunk.positions.tolist()
+    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    if chunk.reads is None:
+        return numbers, f"one of its records is at fault: {shown}"
+    return [], f"one of its records is at fault, at the positions {shown}"
 
 
 def listed(exit_codes: Sequence[int], oom_kills: int = 0) -> str:

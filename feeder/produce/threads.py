@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from feeder.errors import ClosedError, MemoryLimitError, WorkerStartError, WorkerTimeoutError
 from feeder.plan.batches import Chunk
 from feeder.produce.builder import Builder
+from feeder.produce.deaths import suspects
 from feeder.produce.failures import START, Failure
 from feeder.produce.given import GivenBuilder, builder_of
 from feeder.produce.inline import build_here
@@ -330,12 +331,10 @@ class Threads:
                 timeout_s=limit,
                 step=None,
             )
-        indices = job.chunk.indices.tolist()
-        shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+        indices, at_fault = suspects(job.chunk)
         return WorkerTimeoutError(
             f"step {job.chunk.step} took longer than `timeout_s` = {limit:g} in a worker thread, "
-            f"which is left to itself; one of its records is at fault: {shown}; raise `timeout_s` "
-            "if it needs more time",
+            f"which is left to itself; {at_fault}; raise `timeout_s` if it needs more time",
             timeout_s=limit,
             step=job.chunk.step,
             indices=indices,

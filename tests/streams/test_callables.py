@@ -75,8 +75,7 @@ def test_what_is_live_is_copied_when_it_is_given(workers):
     with feeder.DataLoader(feeder.FromCallable(sample), 4, **options) as loader:
         batches = iter(loader)
         kept = [next(batches)["x"] for _ in range(5)]
-    if workers.get("worker_type") != "thread":
-        assert [float(x[0, 0]) for x in kept] == [1, 2, 3, 4, 5]
+    assert [float(x[0, 0]) for x in kept] == [1, 2, 3, 4, 5]
 
 
 def test_random_draws_depend_on_the_position_alone():
