@@ -5,13 +5,14 @@ The way of a batch, room by room::
     plan      which records make up batch k?            pure
     produce   who builds it, and where?                 worker processes, slots
     collect   in which order do batches come out?       pure
+    feed      what is asked for, and what has come?     one kind for each kind of source
     place     how does it reach its devices?            the only room that imports jax
     monitor   where does the time go?
 
 ``sources`` says where records live; ``loader`` checks the arguments (with ``arguments``,
-``ordering``, ``topology``, ``production`` and ``sample``) and owns the workers; ``iterator`` moves
-batches through the rooms; ``errors`` is all that can go wrong. ``feeder.testing`` is for your own
-tests.
+``topology``, ``production``, ``sample``, and, for the order of records, ``ordering``, ``streaming``
+or ``calling``) and owns the workers; ``iterator`` moves batches through the rooms; ``errors`` is
+all that can go wrong. ``feeder.testing`` is for your own tests.
 """
 
 from feeder.errors import (

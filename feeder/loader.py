@@ -46,11 +46,14 @@ class DataLoader:
         source: Where records live: anything with ``len()`` and ``[]``. An array, or a dict or
             (named) tuple of arrays of one length, nested or not, is a source of its rows; a
             list is a source of its items. ``read(indices)`` → batch or ``__getitems__`` →
-            records, where offered, is called once per batch instead of ``[]`` per record.
+            records, where offered, is called once per batch instead of ``[]`` per record. Or a
+            `Stream`; an iterable, or a function that returns an iterator: a stream of one shard.
+            Or a `FromCallable`, which gives batches.
         batch_size: Rows of a global batch, over all processes and devices; None only with a
             ``batch_sampler``.
         shuffle: True: a permutation of the whole epoch, another one in each epoch. A
-            `BlockShuffle`: for storage that reads best in runs.
+            `BlockShuffle`: for storage that reads best in runs. With a stream, a `WindowShuffle`;
+            True: one of the default size.
         seed: The only source of randomness, a non-negative integer of any size.
         num_epochs: Passes over the source; None: for ever.
         last_batch: What becomes of an epoch's last records where they fill no batch:
@@ -100,6 +103,7 @@ class DataLoader:
             initialised, else 0 of 1.
         process_count: Processes of the job, which split the rows of each batch evenly where no
             sharding says otherwise.
+        snapshot_every: With a stream, steps between snapshots of its iterators' states.
         pin_memory: Whether slots are registered with the driver of a GPU that batches go to, which
             then reads them in place; where that cannot be done, a warning is logged.
         debug_checks: Whether the processes of a job compare their first records, at the start, and

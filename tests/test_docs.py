@@ -31,3 +31,12 @@ def test_the_blocks_of_the_page_on_hosts_run(kind, num_processes):
         if num_processes == 2:
             assert "(64,) 4\n" in out
             assert "`first records`: {" in out
+
+
+def test_the_blocks_of_the_page_on_streams_run():
+    text = (ROOT / "docs" / "streams.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 3
+    (code, out, errors) = run("\n".join(blocks), 1)[0]
+    assert code == 0, errors
+    assert out.endswith("(64, 4)\n")

@@ -208,6 +208,27 @@ def test_a_state_of_another_stream_is_refused():
                 iter(loader).set_state(state)
 
 
+def test_the_states_of_all_processes_are_one_state():
+    from feeder.plan.state import merged
+
+    with feeder.DataLoader(stream(kind=Stateful), 4) as loader:
+        expected = ids_of(loader)
+        state = stopped_after(4, loader)
+        other = stopped_after(5, loader)
+    one, two = json.loads(json.dumps(state)), json.loads(json.dumps(state))
+    one["draws"]["shards"], two["draws"]["shards"] = (
+        state["draws"]["shards"][:3],
+        [[0, 0, 0, 0, 0, None], *state["draws"]["shards"][2:]],
+    )
+    assert merged([one, two]) == state
+    with feeder.DataLoader(stream(kind=Stateful), 4) as loader:
+        assert ids_of(rest_of(loader, [one, two])) == expected[4:]
+        with pytest.raises(feeder.StateError, match="got step 4 and step 5"):
+            iter(loader).set_state([state, other])
+        with pytest.raises(feeder.StateError, match="or a list of those of all processes"):
+            iter(loader).set_state([])
+
+
 class Counted:
     """A data set with a state of its own, as torchdata has them."""
 
