@@ -22,7 +22,7 @@ test: lint $(VENV)/tests.stamp
 	fi
 
 test-newer: $(NEWER)/tests.stamp
-	$(NEWER)/bin/python -m pytest -m "not endurance"
+	$(NEWER)/bin/python -m pytest -m "not endurance and not matrix"
 
 lint: $(VENV)/tests.stamp
 	$(VENV)/bin/ruff check

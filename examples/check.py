@@ -1,6 +1,7 @@
-"""Runs the examples of several processes and of Orbax: what is stopped goes on the same.
+"""Runs the examples of several processes, of Orbax and of a replay buffer.
 
-Ends with a line that says whether it did.
+The last of them checks itself; what the others stop goes on the same. Ends with a line that says
+whether all of this is so.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def gpt(folder: Path, *options: str) -> str:
 
 def main() -> int:
     run("train_multihost.py")
+    run("replay_buffer.py", "--workers=2")  # compares its losses with those without workers
     with tempfile.TemporaryDirectory() as folder:
         ENVIRONMENT["JAX_COMPILATION_CACHE_DIR"] = f"{folder}/compiled"  # three runs of one program
         undisturbed = gpt(Path(folder) / "undisturbed")
@@ -45,7 +47,7 @@ def main() -> int:
     if resumed != undisturbed:
         print(f"FAILED: {resumed}, undisturbed {undisturbed}")
         return 1
-    print(f"OK: stopped or not, the same {resumed}")
+    print(f"OK: what the examples say of themselves, and, stopped or not, the same {resumed}")
     return 0
 
 

@@ -282,6 +282,7 @@ class BatchIterator(Iterator[Any]):
             return
         for stage, spent in enumerate(outcome.times):
             self._stage_ns[stage] += spent
+        self._stage_ns[0] += fed.read_ns
         began = time.perf_counter_ns()
         fingerprint = None
         try:

@@ -22,6 +22,7 @@ from feeder.produce.session import Producer
 from feeder.produce.slots import Slab
 from feeder.produce.supervise import Limits
 from feeder.produce.threads import Threads
+from feeder.sources import FromCallable
 
 if TYPE_CHECKING:
     from feeder.place.placer import Placer
@@ -111,6 +112,7 @@ class Production:
         return self._made(recipe, self.num_workers, placer)
 
     def _made(self, recipe: Recipe, num_workers: int, placer: Placer | None) -> Producer:
+        prefetch_batches = self.prefetch_batches
         pinner = placer.pinner() if placer is not None and self.pin_memory else None
         if recipe.lanes is not None and num_workers > recipe.lanes.num_lanes:
             _log.info(
@@ -120,14 +122,16 @@ class Production:
                 recipe.lanes.num_lanes,
             )
             num_workers = recipe.lanes.num_lanes
+        if isinstance(recipe.source, FromCallable) and prefetch_batches is None:
+            prefetch_batches = max(1, num_workers)  # live data age while they wait
         threads = num_workers and (self.worker_type == "thread" or not _has_processes())
         try:
             slab = Slab(self.limits.max_bytes, pinner)
             if num_workers == 0:
                 return Inline(recipe, slab, ahead=placer is not None)
             if threads:
-                return Threads(recipe, num_workers, self.limits, self.prefetch_batches, slab)
-            return Pool(recipe, num_workers, self.limits, self.prefetch_batches, slab)
+                return Threads(recipe, num_workers, self.limits, prefetch_batches, slab)
+            return Pool(recipe, num_workers, self.limits, prefetch_batches, slab)
         except OSError as error:
             if (explained := start_error(error)) is not None:
                 raise explained from error

@@ -5,7 +5,8 @@ Guarantees:
       delivered, so that functions are run again where a worker dies, and a batch that failed is
       tried again with the same records.
     * With ``num_workers=0`` and without a sharding it is called when its batch is asked for, not
-      before; else as far ahead as batches are built.
+      before; else so many batches ahead of the one delivered, whenever that is built: the calls
+      and the deliveries take turns in the same way in every run.
 
 Owner:
     A feed owns its session at the producer.
@@ -14,6 +15,7 @@ Owner:
 from __future__ import annotations
 
 import copy
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +25,7 @@ import numpy as np
 
 from feeder import stateful
 from feeder.collect.collector import Collector
-from feeder.errors import StateError
+from feeder.errors import StateError, StreamError
 from feeder.feed.protocol import Fed
 from feeder.plan.batches import Chunk, LocalRows
 from feeder.plan.schedule import MAX_POSITIONS, START, Cursor
@@ -98,6 +100,7 @@ class CalledFeeds:
 class _Given:
     chunk: Chunk
     after: Cursor
+    read_ns: int
 
 
 class CalledFeed:
@@ -124,7 +127,9 @@ class CalledFeed:
         self._over = False
         self._collector: Collector[Outcome] = Collector()
         load = stateful.loader(feeds.source.owner)
-        if start.draws is not None and load is not None:
+        if start.draws is None:
+            self._cursor = replace(start, draws=self._state())
+        elif load is not None:
             load(copy.deepcopy(start.draws["state"]))
 
     def __len__(self) -> int:
@@ -141,10 +146,10 @@ class CalledFeed:
         return copy.deepcopy(self._cursor)
 
     def submit(self, ahead: bool = False, /) -> bool:
-        """Asks for more, once half of the window is free; False: nothing is under way."""
+        """Asks for as many as are given ahead; False: nothing is under way."""
         window = 1 if self.alone else self._feeds.producer.window
-        if 2 * len(self._collector) <= window and (self._feeds.ahead or not ahead):
-            while len(self._collector) < window and self._ask():
+        if self._feeds.ahead or not ahead:
+            while self._num_asked < window + ahead and self._ask():
                 pass
         return bool(self._collector)
 
@@ -159,7 +164,8 @@ class CalledFeed:
         given = self._given[self._num_out]
         self._num_out += 1
         assert not isinstance(outcome, Ended | Passed)  # there is no stream
-        return Fed(given.chunk, self._feeds.batch_size, outcome, given.after)
+        rows = self._feeds.batch_size
+        return Fed(given.chunk, rows, outcome, given.after, read_ns=given.read_ns)
 
     def poll(self) -> None:
         """Moves things on, without waiting."""
@@ -206,7 +212,7 @@ class CalledFeed:
         """Calls the callable for the next batch; False where the run is over."""
         if self._over or self.error is not None:
             return False
-        feeds = self._feeds
+        feeds, began = self._feeds, time.perf_counter_ns()
         before = self._given[-1].after if self._given else self._cursor
         rows = feeds.local_rows(feeds.batch_size)
         chunk = Chunk(before.step, before.position + rows, np.arange(len(rows)), None)
@@ -215,8 +221,7 @@ class CalledFeed:
             if found is not None:
                 found = given.checked(found, len(rows), chunk.step)
                 chunk = replace(chunk, given=feeds.keep(found))
-            save = stateful.saver(feeds.source.owner)
-            draws = None if save is None else {"state": copy.deepcopy(save())}
+            draws = self._state()
         except StopIteration:
             found = None
         except Exception as error:  # raised once the batches before it are gone
@@ -224,9 +229,20 @@ class CalledFeed:
             assert isinstance(failure, Exception)
             self.error = failure
             return False
+        if found is None and chunk.step == 0:
+            self.error = StreamError(
+                f"`source` must give at least one batch, got None at the first call of "
+                f"{feeds.source!r}; does it end without a return?",
+                step=0,
+            )
         if found is None:
             self._over = True
             return False
         position = min(before.position + feeds.batch_size, MAX_POSITIONS)
-        self._given.append(_Given(chunk, Cursor(chunk.step + 1, position, draws)))
+        took = time.perf_counter_ns() - began
+        self._given.append(_Given(chunk, Cursor(chunk.step + 1, position, draws), took))
         return True
+
+    def _state(self) -> dict[str, Any] | None:
+        save = stateful.saver(self._feeds.source.owner)
+        return None if save is None else {"state": copy.deepcopy(save())}

@@ -24,6 +24,7 @@ class Fed:
         outcome: The batch, or why there is none.
         after: What `Feed.commit` needs to know of it.
         bad: Records left out at the ends of shards before it.
+        read_ns: Nanoseconds that reading it took in this process, beside what the outcome says.
     """
 
     chunk: Chunk
@@ -31,6 +32,7 @@ class Fed:
     outcome: LocalBatch | Failure
     after: Any
     bad: Sequence[BadRecord] = ()
+    read_ns: int = 0
 
 
 class Feed(Protocol):

@@ -240,6 +240,8 @@ class StreamFeed:
 
     def commit(self, fed: Fed) -> None:
         """A batch is delivered."""
+        if self._replayed:
+            self._tell_replay()  # first: a warning may be an error
         place: Place = fed.after
         if place.epoch > self._delivered.epoch:
             first = place.epoch * self._stages.planner.num_lanes
@@ -247,8 +249,6 @@ class StreamFeed:
         self._delivered = place
         self._left_out.pop(fed.chunk.step, None)
         self._snapshots.commit(fed.chunk.step, place.epoch * self._stages.planner.num_lanes)
-        if self._replayed:
-            self._tell_replay()
 
     def restart(self) -> None:
         """Gives up whatever is under way, and begins anew with the batch to be delivered next."""

@@ -128,15 +128,20 @@ def checked(given: Any, num_rows: int, step: int) -> Any:
             return given
         got = f"{len(given)} records"
     else:
-        leaves = optree.tree_leaves(given)
-        shapes = [np.shape(leaf) for leaf in leaves]
-        if leaves and all(shape and shape[0] == num_rows for shape in shapes):
-            return given
-        got = f"leaves of the shapes {shapes[:8]}" if leaves else repr(given)[:80]
+        leaves, treespec = optree.tree_flatten(given)
+        got = repr(given)[:80]
+        for leaf, accessor in zip(leaves, treespec.accessors(), strict=True):
+            shape = np.shape(leaf)
+            if not shape or shape[0] != num_rows:
+                got = f"the shape {shape} at {accessor.codify('batch')}"
+                break
+        else:
+            if leaves:
+                return given
     raise StreamError(
         f"a FromCallable must give {num_rows} rows for `batch_size` {num_rows}, as a list of "
-        f"records or of functions, or as a batch, got {got} for step {step}; return None to end "
-        "the run",
+        "records or of functions, or as a batch, a pytree of arrays with so many rows, got "
+        f"{got} for step {step}; return None to end the run",
         step=step,
     )
 

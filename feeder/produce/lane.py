@@ -128,6 +128,7 @@ class Lane:
         self._marks: list[Snapshot] = [snapshot]
         self._bad: dict[int, list[tuple[int, int, str]]] = {}
         self._shard: Shard | None = None
+        self._is_stateful = False  # whether the last shard that was opened is
         self._key = 0
         self._due: list[int] = []
         self._lock = threading.Lock()
@@ -242,7 +243,7 @@ class Lane:
         if not self._items and self._first < self._settled:  # read again on the way to there
             gone = min(self._settled - self._first, len(items))
             self._first += gone
-            self.replayed += 0 if self.is_stateful else gone
+            self.replayed += 0 if self._is_stateful else gone
             items = items[gone:]
         self._items += items
 
@@ -310,6 +311,7 @@ class Lane:
             self.where = ("read", number, begin.num_read)
             raise
         self._shard = shard
+        self._is_stateful = shard.is_stateful
         self._marks_shards = self._window == 1 and self._expansion is None and not shard.is_stateful
         offset = self.position
         if self._marks_shards and offset > self._marks[-1].offset:
@@ -330,11 +332,6 @@ class Lane:
                     f"only {shard.num_read} of the {num_read} that were read of it before; seed it",
                     epoch=self._epoch,
                 )
-
-    @property
-    def is_stateful(self) -> bool:
-        """Whether the iterator of its shard has a state."""
-        return self._shard is not None and self._shard.is_stateful
 
     def _here(self) -> Snapshot:
         offset = self.position

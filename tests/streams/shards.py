@@ -1,9 +1,9 @@
 """Shards whose records say who they are, and iterators with and without a state."""
 
 import os
-import time
 
 import numpy as np
+import pytest
 
 import feeder
 
@@ -97,9 +97,12 @@ WORKERS = [
 WORKER_IDS = ["inline", "1", "2", "3", "2 threads", "3 threads"]
 
 
-def slow(value):
-    """Takes a while, and does not let go of the processor."""
-    until = time.perf_counter() + 0.002
-    while time.perf_counter() < until:
-        pass
-    return value
+def each_of(first=0):
+    """Runs a test with every number and kind of workers, some of them on one Python only."""
+    return pytest.mark.parametrize(
+        "workers",
+        [
+            pytest.param(workers, id=name, marks=pytest.mark.matrix if number % 2 else ())
+            for number, (workers, name) in enumerate(zip(WORKERS, WORKER_IDS, strict=True))
+        ][first:],
+    )

@@ -1,17 +1,19 @@
 """`feeder.FromCallable`: batches of a function that is called in this process."""
 
+import functools
 import json
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
 
 import feeder
-from tests.streams.shards import WORKER_IDS, WORKERS
+from tests.streams.shards import WORKERS, each_of
 from tests.support import as_bytes, kill_one
 
-anyhow = pytest.mark.parametrize("workers", WORKERS, ids=WORKER_IDS)
+anyhow = each_of()
 
 
 class Asked:
@@ -61,6 +63,38 @@ def test_without_workers_it_is_called_when_its_batch_is_asked_for(kind):
             next(batches)
             assert len(asked.sizes) == step
         assert list(batches) == []
+
+
+@pytest.mark.parametrize("prefetch", [None, 1, 3])
+def test_calls_and_deliveries_take_turns_in_the_same_way_in_every_run(prefetch):
+    for workers in WORKERS[1:]:
+        asked = Asked("records", 30)
+        options = {"prefetch_batches": prefetch, **workers}
+        ahead = prefetch or workers["num_workers"]
+        with feeder.DataLoader(feeder.FromCallable(asked), 4, **options) as loader:
+            batches = iter(loader)
+            for delivered in range(1, 20):
+                next(batches)
+                assert len(asked.sizes) == delivered + ahead, workers
+
+
+def test_the_time_of_the_calls_is_that_of_reading():
+    def slow(batch_size):
+        until = time.perf_counter() + 0.01
+        while time.perf_counter() < until:
+            pass
+        return {"x": np.zeros(batch_size)}
+
+    with feeder.DataLoader(feeder.FromCallable(slow), 4) as loader, iter(loader) as batches:
+        for _ in range(5):
+            next(batches)
+        assert batches.stats().read_s >= 0.05
+
+
+def test_a_function_that_returns_nothing_is_an_error():
+    with feeder.DataLoader(feeder.FromCallable(lambda batch_size: None), 4) as loader:
+        with pytest.raises(feeder.StreamError, match="got None at the first call of FromCallable"):
+            next(iter(loader))
 
 
 @anyhow
@@ -148,9 +182,9 @@ def test_what_the_callable_raises_arrives_and_it_is_called_again():
     ("given", "got"),
     [
         ([1, 2, 3], "3 records"),
-        ({"x": np.zeros(3)}, "leaves of the shapes [(3,)]"),
+        ({"x": np.zeros(4), "y": [np.zeros((3, 2))]}, "the shape (3, 2) at batch['y'][0]"),
         ({}, "{}"),
-        ("text", "leaves of the shapes [()]"),
+        ("text", "the shape () at batch"),
     ],
 )
 def test_another_number_of_rows_is_an_error(given, got):
@@ -159,7 +193,8 @@ def test_another_number_of_rows_is_an_error(given, got):
             next(iter(loader))
     assert str(caught.value) == (
         "a FromCallable must give 4 rows for `batch_size` 4, as a list of records or of functions, "
-        f"or as a batch, got {got} for step 0; return None to end the run"
+        f"or as a batch, a pytree of arrays with so many rows, got {got} for step 0; return None "
+        "to end the run"
     )
     assert caught.value.step == 0
 
@@ -198,6 +233,15 @@ def test_a_callable_with_a_state_goes_on_from_it(workers):
     with feeder.DataLoader(feeder.FromCallable(Asked("batch")), 4) as loader:
         with pytest.raises(feeder.StateError, match="must have load_state_dict"):
             iter(loader).set_state(state)
+
+
+def test_a_state_before_the_first_batch_is_one_too():
+    wrapped = functools.partial(Generator().__call__)
+    with feeder.DataLoader(feeder.FromCallable(wrapped), 4) as loader, iter(loader) as batches:
+        start = json.loads(json.dumps(batches.get_state()))
+        first = next(batches)["x"].tolist()
+        batches.set_state(start)
+        assert next(batches)["x"].tolist() == first == [1] * 4
 
 
 def test_large_batches_reach_the_workers():

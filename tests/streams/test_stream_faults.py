@@ -14,11 +14,11 @@ import pytest
 import feeder
 from tests.streams.shards import (
     LENGTHS,
-    WORKER_IDS,
     WORKERS,
     OwnNames,
     Plain,
     Stateful,
+    each_of,
     everything,
     ids_of,
     record,
@@ -27,7 +27,7 @@ from tests.streams.shards import (
 )
 from tests.support import as_bytes, kill_one
 
-anyhow = pytest.mark.parametrize("workers", WORKERS, ids=WORKER_IDS)
+anyhow = each_of()
 LONG = [200, 90, 0, 130, 160]
 
 
@@ -167,7 +167,7 @@ def test_too_many_bad_records_are_an_error():
             list(loader)
 
 
-@pytest.mark.parametrize("workers", WORKERS[1:], ids=WORKER_IDS[1:])
+@each_of(first=1)
 def test_a_read_that_blocks_is_late(workers):
     def shard(number, epoch, state):
         yield record(number, 0)
@@ -205,7 +205,7 @@ def test_close_does_not_wait_for_a_read_that_blocks(workers):
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
-@pytest.mark.parametrize("workers", WORKERS, ids=WORKER_IDS)
+@each_of()
 def test_ctrl_c_ends_a_wait_for_a_read_that_blocks_and_nothing_is_lost(workers, tmp_path):
     flag = tmp_path / "block"
     flag.touch()

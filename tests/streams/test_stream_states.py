@@ -9,11 +9,11 @@ import pytest
 import feeder
 from tests.streams.shards import (
     LENGTHS,
-    WORKER_IDS,
     WORKERS,
     OwnNames,
     Plain,
     Stateful,
+    each_of,
     ids_of,
     run,
     stream,
@@ -58,7 +58,7 @@ def test_a_run_goes_on_from_every_step(options, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("workers", WORKERS[1:], ids=WORKER_IDS[1:])
+@each_of(first=1)
 def test_a_state_holds_for_any_number_of_workers(workers, kind):
     options = {"num_epochs": 2, "last_batch": "keep", "shuffle": feeder.WindowShuffle(16)}
     with feeder.DataLoader(stream(kind=kind), 4, **options) as loader:
@@ -80,7 +80,7 @@ def test_the_state_is_that_of_the_batches_delivered():
     assert states() == states(num_workers=2) == states(num_workers=3)
 
 
-@pytest.mark.parametrize("workers", WORKERS, ids=WORKER_IDS)
+@each_of()
 def test_iterators_with_a_state_read_nothing_again(workers, tmp_path):
     log = tmp_path / "opened"
     source = stream([100] * 3, kind=Stateful, log=log)
@@ -97,7 +97,7 @@ def test_iterators_with_a_state_read_nothing_again(workers, tmp_path):
     assert opened == [[str(shard), "0", "{'number': 20}"] for shard in range(3)]
 
 
-@pytest.mark.parametrize("workers", WORKERS, ids=WORKER_IDS)
+@each_of()
 def test_iterators_without_a_state_are_read_again_with_one_warning(workers):
     with feeder.DataLoader(stream([100] * 3), 6, **workers) as loader:
         state = stopped_after(10, loader)
@@ -251,7 +251,7 @@ class Counted:
         self.number = state["number"]
 
 
-@pytest.mark.parametrize("workers", WORKERS, ids=WORKER_IDS)
+@each_of()
 def test_a_data_set_with_a_state_is_saved_in_the_workers(workers):
     source = Counted(30)
     with feeder.DataLoader(source, 4, num_epochs=2, last_batch="keep", **workers) as loader:

@@ -6,9 +6,9 @@ import pytest
 import feeder
 from tests.streams.shards import (
     LENGTHS,
-    WORKER_IDS,
     WORKERS,
     Stateful,
+    each_of,
     everything,
     ids_of,
     run,
@@ -16,7 +16,7 @@ from tests.streams.shards import (
 )
 from tests.support import as_bytes
 
-anyhow = pytest.mark.parametrize("workers", WORKERS, ids=WORKER_IDS)
+anyhow = each_of()
 
 
 def shaken(value, rng):
