@@ -27,7 +27,7 @@ SOCK_SEQPACKET delivers whole packets, in order, or none; EOF when the other sid
 from __future__ import annotations
 
 import enum
-import math
+import itertools
 import mmap
 import pickle
 import socket
@@ -124,24 +124,54 @@ def encode_task(ticket: int, chunk: Chunk, slot: Slot | None, slab: mmap.mmap) -
 
     Not a part of a batch: others may be writing to the slot.
     """
-    arrays = {name: array for name, array in _arrays(chunk).items() if array is not None}
-    shapes = [(name, array.dtype.char, array.shape) for name, array in arrays.items()]
-    parts: tuple[bytes, ...] | None = tuple(array.tobytes() for array in arrays.values())
+    parts: tuple[bytes, ...] | None = tuple(array.tobytes() for array in _arrays(chunk))
+    shrunk = False
     if chunk_bytes(chunk):
         assert slot is not None
         assert parts is not None
         data = b"".join(parts)
         slab[slot.offset : slot.offset + len(data)] = data
         parts = None
-    shrunk = parts is not None and _size(chunk) > _PART_BYTES  # of a stream: regular, it shrinks
-    if shrunk:
+    elif chunk.is_part and _size(chunk) > _PART_BYTES:  # of a stream: regular, so it shrinks
         assert parts is not None
-        parts = tuple(zlib.compress(part, 1) for part in parts)
+        shrunk, parts = True, tuple(zlib.compress(part, 1) for part in parts)
     offset, capacity = (0, 0) if slot is None else (slot.offset, slot.capacity)
+    spares = 0 if chunk.spares is None else chunk.spares.shape[1]
+    given = None if chunk.given is None else len(chunk.given)
     of = chunk.reads
-    reads = None if of is None else (of.run, of.live, of.settled, of.snapshot, of.num_rows)
-    whole = (chunk.first_row, chunk.part_of, reads, shrunk)
-    return encode(int(Kind.TASK), ticket, chunk.step, whole, shapes, parts, offset, capacity)
+    reads = None if of is None else (of.run, of.live, of.settled, of.snapshot, of.num_rows, shrunk)
+    rows, masked = len(chunk.indices), chunk.mask is not None
+    shape = (rows, masked, spares, chunk.first_row, chunk.part_of, given, reads)
+    return encode(int(Kind.TASK), ticket, chunk.step, shape, parts, offset, capacity)
+
+
+def decode_task(message: Message, slab: mmap.mmap) -> tuple[int, Chunk, Slot]:
+    """Ticket, chunk and slot of a TASK."""
+    _, ticket, step, shape, parts, offset, capacity = message
+    rows, masked, num_spares, first_row, part_of, given, reads = shape
+    if parts is None:
+        of = 0 if reads is None else rows * 8
+        sizes = [rows * 8, rows * 8, rows if masked else 0, rows * num_spares * 8, of, of]
+        ends = list(itertools.accumulate([*sizes, given or 0]))
+        data = slab[offset : offset + ends[-1]]
+        sized = zip([*sizes, given or 0], ends, strict=True)
+        parts = [data[end - size : end] for size, end in sized if size]
+    elif reads is not None and reads[-1]:
+        parts = [zlib.decompress(part) for part in parts]
+    arrays = iter(parts)
+    positions = np.frombuffer(next(arrays), np.int64)
+    indices = np.frombuffer(next(arrays), np.int64)
+    mask = np.frombuffer(next(arrays), bool) if masked else None
+    spares = reading = None
+    if num_spares:
+        spares = np.frombuffer(next(arrays), np.int64).reshape(rows, num_spares)
+    if reads is not None:
+        run, live, settled, snapshot, num_rows, _ = reads
+        lanes, at = (np.frombuffer(next(arrays), np.int64) for _ in range(2))
+        reading = Reads(run, live, settled, snapshot, lanes, at, num_rows)
+    made = None if given is None else next(arrays)
+    chunk = Chunk(step, positions, indices, mask, spares, first_row, part_of, reading, made)
+    return ticket, chunk, Slot(offset, capacity)
 
 
 def fits_packet(chunk: Chunk) -> bool:
@@ -149,53 +179,21 @@ def fits_packet(chunk: Chunk) -> bool:
     return _size(chunk) <= _LARGEST_PART
 
 
-def decode_task(message: Message, slab: mmap.mmap) -> tuple[int, Chunk, Slot]:
-    """Ticket, chunk and slot of a TASK."""
-    _, ticket, step, (first_row, part_of, reads, shrunk), shapes, parts, offset, capacity = message
-    if parts is None:
-        parts, at = [], offset
-        for _, char, shape in shapes:
-            end = at + np.dtype(char).itemsize * math.prod(shape)
-            parts.append(slab[at:end])
-            at = end
-    elif shrunk:
-        parts = [zlib.decompress(part) for part in parts]
-    arrays: dict[str, NDArray[Any]] = {
-        name: np.frombuffer(part, char).reshape(shape)
-        for (name, char, shape), part in zip(shapes, parts, strict=True)
-    }
-    of = None
-    if reads is not None:
-        run, live, settled, snapshot, num_rows = reads
-        lanes, rows = arrays["lanes"], arrays["rows"]
-        of = Reads(run, live, settled, snapshot, lanes, rows, num_rows)
-    given = arrays.get("given")
-    chunk = Chunk(
-        step,
-        arrays["positions"],
-        arrays["indices"],
-        arrays.get("mask"),
-        arrays.get("spares"),
-        first_row,
-        part_of,
-        of,
-        None if given is None else given.tobytes(),
-    )
-    return ticket, chunk, Slot(offset, capacity)
-
-
-def _arrays(chunk: Chunk) -> dict[str, NDArray[Any] | None]:
-    reads = chunk.reads
-    return {
-        "positions": chunk.positions,
-        "indices": chunk.indices,
-        "mask": chunk.mask,
-        "spares": chunk.spares,
-        "lanes": None if reads is None else reads.lanes,
-        "rows": None if reads is None else reads.rows,
-        "given": None if chunk.given is None else np.frombuffer(chunk.given, np.uint8),
-    }
+def _arrays(chunk: Chunk) -> list[NDArray[Any]]:
+    arrays: list[NDArray[Any] | None]
+    arrays = [chunk.positions, chunk.indices, chunk.mask, chunk.spares]
+    if chunk.reads is not None:
+        arrays += [chunk.reads.lanes, chunk.reads.rows]
+    if chunk.given is not None:
+        arrays.append(np.frombuffer(chunk.given, np.uint8))
+    return [array for array in arrays if array is not None]
 
 
 def _size(chunk: Chunk) -> int:
-    return sum(array.nbytes for array in _arrays(chunk).values() if array is not None)
+    per_row = 16 if chunk.mask is None else 17
+    if chunk.reads is not None:
+        per_row += 16
+    size = len(chunk.indices) * per_row
+    if chunk.spares is not None:
+        size += chunk.spares.nbytes
+    return size if chunk.given is None else size + len(chunk.given)
