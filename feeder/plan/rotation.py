@@ -44,6 +44,7 @@ class Phase:
     """
 
     cycle: Indices
+    _of_slot: Indices  # (lanes,): lane that serves each slot
     _servers: Indices  # (rows,): lane that serves each row of a cycle
     _before: Indices  # (rows,): rows of the same lane in the cycle before this one
     _per_cycle: Indices  # (lanes,): rows of each lane in a cycle
@@ -58,18 +59,19 @@ class Phase:
             row: Number of the row in its epoch.
             taken: Records that each lane alive has given before; at least one lane.
         """
-        alive = np.array(sorted(taken), np.int64)
-        num_lanes = int(cycle[-1]) + 1
-        of_slot = np.arange(num_lanes)
-        if len(alive) < num_lanes:
-            of_slot = alive[np.argmin(of_slot[:, None] ^ alive[None, :], axis=1)]
+        slots = np.arange(int(cycle[-1]) + 1)
+        return cls._of(cycle, row, taken, _nearest(slots, np.array(sorted(taken), np.int64)))
+
+    @classmethod
+    def _of(cls, cycle: Indices, row: int, taken: Mapping[int, int], of_slot: Indices) -> Phase:
         servers = of_slot[cycle]
-        per_cycle = np.bincount(servers, minlength=num_lanes)
+        per_cycle = np.bincount(servers, minlength=len(of_slot))
         order = np.argsort(servers, kind="stable")
         before = np.empty(len(cycle), np.int64)
         before[order] = np.arange(len(cycle)) - (np.cumsum(per_cycle) - per_cycle)[servers[order]]
-        phase = cls(cycle, servers, before, per_cycle, np.zeros(num_lanes, np.int64))
-        phase._base[alive] = [taken[lane] for lane in alive.tolist()]
+        phase = cls(cycle, of_slot, servers, before, per_cycle, np.zeros(len(of_slot), np.int64))
+        alive = np.fromiter(taken, np.int64, len(taken))
+        phase._base[alive] = np.fromiter(taken.values(), np.int64, len(taken))
         phase._base[alive] -= phase._counts(row)[alive]
         return phase
 
@@ -102,10 +104,23 @@ class Phase:
         """The phase that begins at a row that a lane could not fill; None: it was the last."""
         taken = self.taken(row)
         del taken[lane]
-        return Phase.of(self.cycle, row, taken) if taken else None
+        if not taken:
+            return None
+        moved = np.flatnonzero(self._of_slot == lane)
+        of_slot = self._of_slot.copy()
+        of_slot[moved] = _nearest(moved, np.fromiter(taken, np.int64, len(taken)))
+        return Phase._of(self.cycle, row, taken, of_slot)
 
     def _counts(self, row: int) -> Indices:
         """Rows of each lane before a row, if it had been like this from the epoch's first row."""
         cycle, within = divmod(row, len(self.cycle))
         counts: Indices = cycle * self._per_cycle
         return counts + np.bincount(self._servers[:within], minlength=len(counts))
+
+
+def _nearest(slots: Indices, alive: Indices) -> Indices:
+    """The lane alive that serves each slot: its own, or the one that is nearest."""
+    if len(alive) == len(slots) == int(slots[-1]) + 1:
+        return slots
+    found: Indices = alive[np.argmin(slots[:, None] ^ alive[None, :], axis=1)]
+    return found
