@@ -14,8 +14,8 @@ from feeder.plan.batches import LocalRows
 from feeder.plan.state import Identity
 from feeder.produce.given import packed
 from feeder.produce.inline import Inline
+from feeder.produce.maps import own
 from feeder.produce.recipe import Recipe
-from feeder.produce.records import own
 from feeder.produce.session import Producer
 from feeder.produce.threads import Threads
 from feeder.sources import FromCallable

@@ -117,7 +117,7 @@ class CalledFeed:
 
     def __init__(self, feeds: CalledFeeds, start: Cursor) -> None:
         self.alone = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._feeds = feeds
         self._cursor = start
         self._session = feeds.producer.session()
@@ -224,10 +224,10 @@ class CalledFeed:
             draws = self._state()
         except StopIteration:
             found = None
-        except Exception as error:  # raised once the batches before it are gone
-            failure = Failure.of(error, "read", None).to_raise(chunk)
-            assert isinstance(failure, Exception)
-            self.error = failure
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # raised once the batches before it are gone
+            self.error = Failure.of(error, "read", None).to_raise(chunk)
             return False
         if found is None and chunk.step == 0:
             self.error = StreamError(

@@ -181,7 +181,7 @@ class PlannedFeed:
     def _begin(self) -> None:
         self.alone = False
         self._plans = self._planner.batches(self._cursor, self._last_epoch)
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._asked: dict[int, BatchPlan] = {}
         self._collector: Collector[Outcome] = Collector()
 

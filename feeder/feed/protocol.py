@@ -44,7 +44,7 @@ class Feed(Protocol):
     """
 
     alone: bool
-    error: Exception | None
+    error: BaseException | None
 
     def __len__(self) -> int:
         """Batches asked for and not given out."""

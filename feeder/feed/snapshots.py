@@ -7,7 +7,7 @@ Guarantees:
 
 from __future__ import annotations
 
-import copy
+import pickle
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from feeder.produce.built import Report
 from feeder.produce.lane import Snapshot
 from feeder.produce.streams import unpickled
 
-_MOST_PENDING = 32
+_MOST_PACKED = 32
 """Reports kept packed; most of them are overtaken by later ones, and never unpacked."""
 
 
@@ -32,8 +32,9 @@ class Snapshots:
 
     def __init__(self, known: Mapping[int, Snapshot]) -> None:
         self._known = dict(known)
-        self._pending: deque[tuple[int, Report]] = deque()
-        self._delivered = -1
+        self._pending: deque[tuple[int, Report]] = deque()  # of batches not delivered
+        self._packed: dict[bytes, Report] = {}  # the last of those delivered, by its lanes
+        self._first_lane = 0
         self._lock = threading.Lock()
 
     def add(self, step: int, reports: Sequence[Report]) -> None:
@@ -49,19 +50,19 @@ class Snapshots:
             first_lane: Number of the first lane of its epoch: those before it are over.
         """
         with self._lock:
-            self._delivered = step
-            if len(self._pending) > _MOST_PENDING:
+            while self._pending and self._pending[0][0] <= step:
+                report = self._pending.popleft()[1]
+                self._packed[report.lanes] = report
+            if first_lane > self._first_lane or len(self._packed) > _MOST_PACKED:
+                self._first_lane = first_lane
                 self._unpack()
-                for lane in [lane for lane in self._known if lane < first_lane]:
-                    del self._known[lane]
+                self._known = {at: one for at, one in self._known.items() if at >= first_lane}
 
     def learn(self, known: Mapping[int, Snapshot]) -> None:
         """Takes what another process knows."""
         with self._lock:
             self._unpack()
-            for lane, snapshot in known.items():
-                if snapshot.offset > self._known.get(lane, Snapshot()).offset:
-                    self._known[lane] = snapshot
+            self._update(known)
 
     def forget_after(self, step: int) -> None:
         """Steps from this one on are built again."""
@@ -79,19 +80,20 @@ class Snapshots:
         with self._lock:
             self._unpack()
             found = [(lane, self._known[lane]) for lane in lanes if lane in self._known]
-            return [[lane, *snapshot[:-1], _copied(snapshot.state)] for lane, snapshot in found]
+        return [
+            [lane, *one[:-1], None if one.state is None else pickle.loads(one.state)]
+            for lane, one in found
+        ]
 
     def _unpack(self) -> None:
-        """Reads what is delivered, but for what was said again later."""
-        reports: list[Report] = []
-        while self._pending and self._pending[0][0] <= self._delivered:
-            reports.append(self._pending.popleft()[1])
-        latest = {report.lanes: report for report in reports}
-        for report in reports:
-            if latest[report.lanes] is report:
-                for lane, snapshot in unpickled(report).items():
-                    if snapshot.offset >= self._known.get(lane, snapshot).offset:
-                        self._known[lane] = snapshot
+        packed, self._packed = self._packed, {}
+        for report in packed.values():
+            self._update(unpickled(report))
+
+    def _update(self, known: Mapping[int, Snapshot]) -> None:
+        for lane, snapshot in known.items():
+            if snapshot.offset >= self._known.get(lane, snapshot).offset:
+                self._known[lane] = snapshot
 
 
 def from_json(entries: object, offsets: Mapping[int, int]) -> dict[int, Snapshot]:
@@ -121,7 +123,8 @@ def from_json(entries: object, offsets: Mapping[int, int]) -> dict[int, Snapshot
             raise _damaged(entry)
         if lane not in offsets or offset > offsets[lane]:
             raise _damaged(entry)
-        found[lane] = Snapshot(offset, item, num_read, read_before, copy.deepcopy(state))
+        saved = None if state is None else pickle.dumps(state, 5)
+        found[lane] = Snapshot(offset, item, num_read, read_before, saved)
     return found
 
 
@@ -130,12 +133,3 @@ def _damaged(entry: object) -> StateError:
         "`state['draws']['shards']` must list where the lanes of the stream can be opened, got "
         f"{str(entry)[:80]}: it is damaged"
     )
-
-
-def _copied(state: Any) -> Any:
-    """A state of its own; most are a few numbers, for which copy.deepcopy takes its time."""
-    if state is None or type(state) in (bool, int, float, str):
-        return state
-    if type(state) is dict:
-        return {key: _copied(value) for key, value in state.items()}
-    return copy.deepcopy(state)

@@ -268,7 +268,7 @@ class StreamFeed:
 
     def _begin(self, place: Place) -> None:
         self._head = place
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._asked: deque[_Asked] = deque()
         self._held = None  # until other processes have told
         self._found = None  # what they told, until they told all

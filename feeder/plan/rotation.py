@@ -120,7 +120,5 @@ class Phase:
 
 def _nearest(slots: Indices, alive: Indices) -> Indices:
     """The lane alive that serves each slot: its own, or the one that is nearest."""
-    if len(alive) == len(slots) == int(slots[-1]) + 1:
-        return slots
     found: Indices = alive[np.argmin(slots[:, None] ^ alive[None, :], axis=1)]
     return found

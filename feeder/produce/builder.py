@@ -9,7 +9,7 @@ Guarantees:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -130,6 +130,11 @@ class Builder:
             assert self._streams is not None
             self._streams.key_global(functools.partial(ambient.key, Scope.STREAM))
         return True
+
+    def tell_busy(self, tell: Callable[[], None]) -> None:
+        """Calls ``tell`` now and then while shards of a stream are read again."""
+        if self._streams is not None:
+            self._streams.tell_busy = tell
 
     def close(self) -> None:
         """Closes what is open of a stream."""

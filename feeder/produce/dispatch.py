@@ -233,7 +233,7 @@ class Dispatcher:
             return False
 
     def _on_message(self, worker: WorkerHandle, message: Message) -> None:
-        worker.since = time.monotonic()
+        worker.since = time.monotonic()  # all that a BUSY is for
         kind = message[0]
         if kind == Kind.DONE:
             _, ticket, number, new, objects, times, bad, reports, rows = message

@@ -6,7 +6,7 @@ The records, the functions that make them, or the ready batch travel with the ch
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -88,6 +88,9 @@ class GivenBuilder:
             return builder.build(chunk, reserve)
         finally:
             source.given = ()
+
+    def tell_busy(self, _tell: Callable[[], None]) -> None:
+        """Nothing is read again."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -15,25 +15,20 @@ from __future__ import annotations
 import bisect
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from feeder.errors import StreamError
 from feeder.plan.stream import Total
 from feeder.plan.windows import Lanes
+from feeder.produce.maps import MAX_ERROR
+from feeder.produce.pace import Pace
 from feeder.produce.shard import Shard
 from feeder.produce.stream_transforms import Expansion, record_key, shard_key
 from feeder.sources.stream import Stream
 
 Item: TypeAlias = tuple[Any, int, int, int]
 """A record, its key, its shard, and its number in the shard."""
-
-_AT_ONCE = 1024
-"""Most records read at once: those that are read again to come to a place are not kept."""
-
-_BAD_TEXT = 300
-"""Characters of an error that are kept of a bad record."""
 
 
 class Snapshot(NamedTuple):
@@ -44,14 +39,14 @@ class Snapshot(NamedTuple):
         item: Which of its shards it reads, from 0.
         num_read: Records read of that shard.
         read_before: Records read of the shards before it.
-        state: What the shard's iterator said of itself; None: it is to be read again.
+        state: What the shard's iterator said of itself, pickled; None: it is to be read again.
     """
 
     offset: int = 0
     item: int = 0
     num_read: int = 0
     read_before: int = 0
-    state: Any = None
+    state: bytes | None = None
 
 
 class LaneEnd(Exception):  # noqa: N818 - no error
@@ -65,6 +60,10 @@ class LaneEnd(Exception):  # noqa: N818 - no error
 
 class _Over(Exception):  # noqa: N818 - no error
     """There is no shard left."""
+
+
+def _nobody() -> None:
+    """There is nobody to tell."""
 
 
 class SettledError(Exception):
@@ -89,6 +88,7 @@ class Lane:
         skips: Whether a record that raises there is left out.
         snapshot: Where to begin.
         settled: Offset before which nothing will be asked for.
+        tell_busy: Called now and then while it reads again what was read before.
         key_global: Keys the global generators for a record; None: they are left alone.
     """
 
@@ -102,6 +102,7 @@ class Lane:
         skips: bool,
         snapshot: Snapshot,
         settled: int,
+        tell_busy: Callable[[], None] = _nobody,
         key_global: Callable[[int], None] | None = None,
     ) -> None:
         self.where: tuple[str, int, int] | None = None
@@ -116,6 +117,7 @@ class Lane:
         self._window = lanes.window
         self._expansion = expansion
         self._skips = skips
+        self._tell_busy = tell_busy
         self._key_global = key_global
         # Without a state, where its shard began says as much as where it is, and costs nothing.
         self._marks_shards = False
@@ -208,10 +210,11 @@ class Lane:
 
     def _read_to(self, stop: int) -> None:
         if self.position < self._settled:
-            began = time.perf_counter()
+            pace = Pace(self._tell_busy)
             while self.position < self._settled:
-                self._read(self._settled)
-            self.replay_s += time.perf_counter() - began
+                self._read(min(self._settled, self.position + pace.count))
+                pace.tick()
+            self.replay_s += pace.spent_s
         while self.position < stop:
             self._read(stop)
 
@@ -228,7 +231,7 @@ class Lane:
             if self._window == 1:
                 if self._due:
                     stop = min(stop, self._due[0])
-                self._keep(self._next(min(stop - offset, _AT_ONCE)))
+                self._keep(self._next(stop - offset))
                 return
             while len(window) < self._window:
                 window += self._next(self._window - len(window))
@@ -284,7 +287,7 @@ class Lane:
             if not self._skips:
                 self.where = ("transform", shard, number)
                 raise
-            text = f"{type(error).__name__}: {error}"[:_BAD_TEXT]
+            text = f"{type(error).__name__}: {error}"[:MAX_ERROR]
             self._bad.setdefault(self.position, []).append((shard, number, text))
             return []
         except BaseException:
@@ -320,24 +323,32 @@ class Lane:
 
     def _skip(self, shard: Shard, num_read: int) -> None:
         """Reads a shard again up to where it was."""
+        pace = Pace(self._tell_busy)
         while shard.num_read < num_read:
-            count = 1
-            if self._key_global is None:
-                count = min(num_read - shard.num_read, _AT_ONCE)
-            else:
+            count = min(num_read - shard.num_read, pace.count)
+            if self._key_global is not None:
                 self._key_global(record_key(self._key, shard.num_read))
+                count = 1
             if shard.read([], count):
                 raise StreamError(
                     f"shard {shard.number} must give the same records each time it is opened, got "
                     f"only {shard.num_read} of the {num_read} that were read of it before; seed it",
                     epoch=self._epoch,
                 )
+            pace.tick()
+        self.replay_s += pace.spent_s
 
     def _here(self) -> Snapshot:
         offset = self.position
         shard = self._shard
         if shard is not None:
-            return Snapshot(offset, self._item, shard.num_read, self._read_before, shard.state())
+            try:
+                state = shard.state()
+            except BaseException:
+                self.where = ("read", shard.number, shard.num_read)
+                self.closed = True  # it is opened again where it was before
+                raise
+            return Snapshot(offset, self._item, shard.num_read, self._read_before, state)
         if self._item == self._begin.item:
             return self._begin  # nothing was read yet
         return Snapshot(offset, self._item, 0, self._read_before)

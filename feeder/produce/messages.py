@@ -12,6 +12,7 @@ SOCK_SEQPACKET delivers whole packets, in order, or none; EOF when the other sid
                        BROKEN   failure: the recipe could not be loaded
                        NEED     ticket, bytes: the batch does not fit its slot
                        WHERE    ticket, lanes: where are they to be opened?
+                       BUSY     (shards are read again, and records come)
                        DONE     ticket, layout number, layout or None, pickled objects, times, bad,
                                 reports, rows of the objects
                        PASSED   ticket, reports: the chunk was read, and has no rows
@@ -72,6 +73,7 @@ class Kind(enum.IntEnum):
     OPEN = 13
     PASSED = 14
     ENDED = 15
+    BUSY = 16
 
 
 Message: TypeAlias = tuple[Any, ...]

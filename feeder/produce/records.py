@@ -16,17 +16,12 @@ import numpy as np
 import optree
 
 from feeder.plan.batches import Chunk
-from feeder.plan.rng import RecordRng
 from feeder.produce.ambient import Ambient, Scope
 from feeder.produce.bad import BadRecord, OnBadRecord
 from feeder.produce.clock import Clock
 from feeder.produce.columns import check_rows
-from feeder.produce.stream_transforms import checked
-from feeder.produce.transforms import RandomMap
+from feeder.produce.maps import MAX_ERROR, Maps, own
 from feeder.sources import RandomAccess
-
-_MAX_ERROR = 300
-"""Characters of an error that are kept of a bad record."""
 
 
 class Records:
@@ -53,15 +48,9 @@ class Records:
         self._source = source
         self._whole = hasattr(source, "read")  # the source returns batches, not records
         self._listed = not self._whole and hasattr(source, "__getitems__")
-        self._transforms: list[tuple[int, Any, bool]] = [
-            (place, transform.function, True)
-            if isinstance(transform, RandomMap)
-            else (place, transform, False)
-            for place, transform in enumerate(transforms)
-        ]
+        self._maps = Maps(transforms, seed)
         self._raises = on_bad_record == "raise"
         self._owned = keeps and not self._whole
-        self._rng = RecordRng(seed)
         self._ambient = ambient
 
     def batch(self, chunk: Chunk, clock: Clock) -> Any:
@@ -103,7 +92,7 @@ class Records:
                 replaced_by = None if found is None else found[0]
                 if found is None and chunk.spares is not None:
                     raise
-                text = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+                text = f"{type(error).__name__}: {error}"[:MAX_ERROR]
                 if chunk.mask is None or chunk.mask[row]:  # padding repeats a record
                     bad.append(BadRecord(chunk.step, position, index, text, replaced_by))
                 if found is None:
@@ -124,14 +113,9 @@ class Records:
         record = read(row, index)
         if self._owned:
             record = own(record)
-        if self._transforms:
+        if self._maps:
             clock.enter("transform", row)
-            for place, function, random in self._transforms:
-                if random:
-                    record = function(record, self._rng.at(position, place))
-                else:
-                    record = function(record)
-                checked(record, place)
+            record = self._maps(record, position)
         return record
 
     def _replacement(
@@ -176,14 +160,3 @@ class Records:
     def _key(self, scope: Scope, number: int) -> None:
         if self._ambient is not None:
             self._ambient.key(scope, number)
-
-
-def own(record: Any) -> Any:
-    """The record with containers and arrays of its own.
-
-    A source may hand out what it holds. User code that then changes a record in place would
-    change the source, and with it every batch to come that holds this record.
-    """
-    return optree.tree_map(
-        lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, record
-    )

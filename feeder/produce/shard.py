@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,15 +34,16 @@ class Shard:
         number: Its number in the stream.
         epoch: Number of the epoch.
         num_read: Records that were read of it, where there is a state.
-        state: What its iterator said of itself after them; None: it begins anew.
+        state: What `state` returned after them; None: it begins anew.
     """
 
     def __init__(
-        self, stream: Stream, number: int, epoch: int, num_read: int = 0, state: Any = None
+        self, stream: Stream, number: int, epoch: int, num_read: int = 0, state: bytes | None = None
     ) -> None:
         self.number = number
         self.num_read = num_read if state is not None else 0
-        opened = stream.open(number, epoch, state)
+        loaded = None if state is None else pickle.loads(state)
+        opened = stream.open(number, epoch, loaded)
         if isinstance(opened, str | bytes) or not hasattr(opened, "__iter__"):
             raise TypeError(
                 f"a stream must be opened as an iterator over records, got {type(opened).__name__} "
@@ -58,7 +60,7 @@ class Shard:
             owner = opened
         self._save = stateful.saver(owner)
         if state is not None and (load := stateful.loader(owner)) is not None:
-            load(state)
+            load(pickle.loads(state))  # its own: `open` may have kept the other
             if owner is opened and owner is not self._iterator:
                 self._iterator = iter(opened)  # it begins where the state says
 
@@ -67,9 +69,25 @@ class Shard:
         """Whether it can be opened again where it is, without reading all before it."""
         return self._save is not None
 
-    def state(self) -> Any:
-        """What the iterator says of itself; None: it has no state."""
-        return None if self._save is None else self._save()
+    def state(self) -> bytes | None:
+        """What the iterator says of itself now, pickled: it may change what it returned.
+
+        None: it has no state.
+
+        Raises:
+            Exception: Whatever the iterator raises, or pickling what it returned.
+        """
+        saved = None if self._save is None else self._save()
+        if saved is None:
+            return None
+        try:
+            return pickle.dumps(saved, 5)
+        except Exception as error:
+            error.add_note(
+                "The state of a stream's iterator is saved by pickle; JSON-able values make it one "
+                "that any checkpoint can hold."
+            )
+            raise
 
     def read(self, records: list[Any], count: int) -> bool:
         """Reads the next records.

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from feeder.plan.batches import Chunk
-from feeder.plan.rng import RecordRng
 from feeder.produce.ambient import Ambient, Scope
 from feeder.produce.clock import Clock
 from feeder.produce.lane import Item
+from feeder.produce.maps import Maps, own
 from feeder.produce.recipe import Recipe
-from feeder.produce.records import own
-from feeder.produce.stream_transforms import checked, split
-from feeder.produce.transforms import RandomMap
+from feeder.produce.stream_transforms import split
 
 
 class StreamRecords:
@@ -26,11 +24,7 @@ class StreamRecords:
 
     def __init__(self, recipe: Recipe, ambient: Ambient | None) -> None:
         early, late = split(recipe.transforms, recipe.on_bad_record == "skip")
-        self._transforms: list[tuple[int, Any, bool]] = [
-            (place, one.function, True) if isinstance(one, RandomMap) else (place, one, False)
-            for place, one in enumerate(late, start=len(early))
-        ]
-        self._rng = RecordRng(recipe.seed)
+        self._maps = Maps(late, recipe.seed, first=len(early))
         self._ambient = ambient
         # A record stays where it was read until its batch is settled, and may be asked for again.
         self._owned = bool(late or recipe.collate)
@@ -60,7 +54,4 @@ class StreamRecords:
     def _transformed(self, record: Any, key: int) -> Any:
         if self._ambient is not None and self._ambient.keyed:
             self._ambient.key(Scope.STREAM, key)
-        for place, function, random in self._transforms:
-            record = function(record, self._rng.at(key, place)) if random else function(record)
-            checked(record, place)
-        return record
+        return self._maps(record, key)

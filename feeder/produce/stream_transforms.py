@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from feeder.plan.rng import RecordRng
-from feeder.produce.transforms import Filter, FlatMap, RandomMap
+from feeder.produce.maps import Maps, own
+from feeder.produce.transforms import Filter, FlatMap
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -54,41 +54,25 @@ class Expansion:
     """
 
     def __init__(self, transforms: Sequence[Any], seed: int) -> None:
-        self._transforms = transforms
-        self._rng = RecordRng(seed)
+        self._steps: list[Filter | FlatMap | Maps] = [
+            one if isinstance(one, Filter | FlatMap) else Maps([one], seed, first=place)
+            for place, one in enumerate(transforms)
+        ]
 
     def __call__(self, record: Any, key: int) -> list[tuple[Any, int]]:
         """The records, each with its key."""
-        records = [(record, key)]
-        for place, transform in enumerate(self._transforms):
-            if isinstance(transform, Filter):
-                records = [pair for pair in records if transform.predicate(pair[0])]
-            elif isinstance(transform, FlatMap):
-                records = [made for pair in records for made in _made(transform, *pair)]
+        records, owned = [(record, key)], False
+        for step in self._steps:
+            if isinstance(step, Filter):
+                records = [pair for pair in records if step.predicate(pair[0])]
+                continue
+            if not owned:  # it is the source's, or one that a flat-map may have returned twice
+                records, owned = [(own(one), of) for one, of in records], True
+            if isinstance(step, FlatMap):
+                records, owned = [made for pair in records for made in _made(step, *pair)], False
             else:
-                records = [(self._mapped(place, transform, *pair), pair[1]) for pair in records]
+                records = [(step(one, of), of) for one, of in records]
         return records
-
-    def _mapped(self, place: int, transform: Any, record: Any, key: int) -> Any:
-        if isinstance(transform, RandomMap):
-            record = transform.function(record, self._rng.at(key, place))
-        else:
-            record = transform(record)
-        return checked(record, place)
-
-
-def checked(record: Any, place: int) -> Any:
-    """The record that a transform returned.
-
-    Raises:
-        TypeError: It returned nothing.
-    """
-    if record is None:
-        raise TypeError(
-            f"`transforms[{place}]` must return the new record, got None; "
-            "does it end without a return?"
-        )
-    return record
 
 
 def _made(transform: FlatMap, record: Any, key: int) -> list[tuple[Any, int]]:
@@ -108,6 +92,3 @@ def _mixed(value: int) -> int:
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
     return value ^ value >> 31
-
-
-__all__ = ["Expansion", "checked", "record_key", "shard_key", "split"]

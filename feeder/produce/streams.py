@@ -36,12 +36,16 @@ _SETTLED_AT_ONCE = 4
 class Streams:
     """The runs of one process.
 
+    Attributes:
+        tell_busy: Called now and then while shards are read again; None: nobody asks.
+
     Args:
         recipe: Whose source is a stream.
         shared: Whether several threads read the same lanes.
     """
 
     def __init__(self, recipe: Recipe, shared: bool = False) -> None:
+        self.tell_busy: Callable[[], None] | None = None
         self._recipe = recipe
         self._shared = shared
         self._key_global: Callable[[int], None] | None = None
@@ -53,13 +57,19 @@ class Streams:
         assert chunk.reads is not None
         with self._lock:
             if chunk.reads.live != tuple(self._runs):
-                for number in self._runs.keys() - set(chunk.reads.live):
+                over = self._runs.keys() - set(chunk.reads.live)
+                # A later one began after this chunk was asked for.
+                for number in [number for number in over if number < max(chunk.reads.live)]:
                     self._runs.pop(number).close()
             run = self._runs.get(chunk.reads.run)
             if run is None:
-                run = _Run(self._recipe, self._shared, self._key_global)
+                run = _Run(self._recipe, self._shared, self._tell_busy, self._key_global)
                 self._runs[chunk.reads.run] = run
             return run
+
+    def _tell_busy(self) -> None:
+        if self.tell_busy is not None:
+            self.tell_busy()
 
     def key_global(self, key: Callable[[int], None]) -> None:
         """From now on the global generators are keyed for each record; all is opened again."""
@@ -76,7 +86,11 @@ class Streams:
 
 class _Run:
     def __init__(
-        self, recipe: Recipe, shared: bool, key_global: Callable[[int], None] | None
+        self,
+        recipe: Recipe,
+        shared: bool,
+        tell_busy: Callable[[], None],
+        key_global: Callable[[int], None] | None,
     ) -> None:
         assert isinstance(recipe.source, Stream)
         assert recipe.lanes is not None
@@ -86,6 +100,7 @@ class _Run:
         self._skips = recipe.on_bad_record == "skip"
         self._early, _ = split(recipe.transforms, self._skips)
         self._shared = shared
+        self._tell_busy = tell_busy
         self._key_global = key_global
         self._lanes: dict[int, Lane] = {}
         self._read: list[tuple[int, dict[int, int]]] = []  # steps, and where they end in each lane
@@ -126,7 +141,21 @@ class _Run:
                     self._tell_bad(found, chunk, entry + offset - first, bad)
         if totals:
             return Ended(totals, left_out)
-        return items, self._report(chunk, {number: stop for _, number, _, stop in runs}, lanes)
+        try:
+            return items, self._report(chunk, runs, lanes)
+        except BaseException:
+            self._fail(chunk, runs, lanes, clock)
+            raise
+
+    def _fail(
+        self, chunk: Chunk, runs: list[_Entries], lanes: dict[int, Lane], clock: Clock
+    ) -> None:
+        """Says where a state could not be saved, and closes that lane."""
+        for entry, number, first, stop in runs:
+            lane = lanes[number]
+            if lane.closed and lane.where is not None:
+                clock.fail("read", int(chunk.positions[entry + stop - first - 1]), *lane.where[1:])
+                self._drop(number, lane)
 
     def _take(self, lanes: dict[int, Lane], run: _Entries, locate: Locate) -> list[Item]:
         """The records of neighbouring entries, from a lane that may have to be opened again."""
@@ -141,9 +170,10 @@ class _Run:
                 self._drop(number, lane)
                 lanes[number] = self._open([run], again)[number]
 
-    def _report(self, chunk: Chunk, ends: dict[int, int], lanes: dict[int, Lane]) -> Report:
+    def _report(self, chunk: Chunk, runs: list[_Entries], lanes: dict[int, Lane]) -> Report:
         """Where the lanes can be opened after a chunk that was read."""
         assert chunk.reads is not None
+        ends = {number: stop for _, number, _, stop in runs}
         self._settle(chunk.reads.settled, chunk.step, ends)
         replayed, replay_s = 0, 0.0
         with self._lock:
@@ -165,7 +195,12 @@ class _Run:
         if not told:
             return Report(b"", b"", replayed, replay_s)
         of = np.array([number for number, _ in told]).tobytes()
-        return Report(_pickled(told), of, replayed, replay_s)
+        return Report(
+            pickle.dumps([(number, *snapshot) for number, snapshot in told], 5),
+            of,
+            replayed,
+            replay_s,
+        )
 
     def reset(self) -> None:
         """Closes all lanes; they are opened again where they are asked for."""
@@ -202,6 +237,7 @@ class _Run:
                     self._skips,
                     snapshot,
                     settled,
+                    self._tell_busy,
                     self._key_global,
                 )
                 self._told[number] = (snapshot.offset, -1)
@@ -216,6 +252,7 @@ class _Run:
         """Closes a lane, which may have been opened anew meanwhile."""
         if self._lanes.get(number) is lane:
             del self._lanes[number]
+            self._told.pop(number, None)
         lane.close()
 
     def _settle(self, settled: int, step: int, ends: dict[int, int]) -> None:
@@ -277,17 +314,6 @@ def resolved(chunk: Chunk, items: list[Item]) -> tuple[Chunk, list[Item]]:
         mask=None if chunk.mask is None else chunk.mask[kept],
         reads=reads,
     ), items
-
-
-def _pickled(told: list[tuple[int, Snapshot]]) -> bytes:
-    try:
-        return pickle.dumps([(number, *snapshot) for number, snapshot in told], 5)
-    except Exception as error:
-        error.add_note(
-            "The state of a stream's iterator is saved by pickle; JSON-able values make it one "
-            "that any checkpoint can hold."
-        )
-        raise
 
 
 def unpickled(report: Report) -> dict[int, Snapshot]:

@@ -94,7 +94,10 @@ class Threads:
         self._num_workers = num_workers
         self._timeout_s = limits.timeout_s
         self._slab = slab
-        self._streams = None if recipe.lanes is None else Streams(recipe, shared=True)
+        self._streams: Streams | None = None
+        if recipe.lanes is not None:
+            self._streams = Streams(recipe, shared=True)
+            self._streams.tell_busy = self._still_busy
         self._pid = os.getpid()
         self._changed = threading.Condition()
         # All of the following is touched only by whoever holds `_changed`.
@@ -234,6 +237,13 @@ class Threads:
                         return job
                     self._forget(job)
                 self._changed.wait()
+
+    def _still_busy(self) -> None:
+        """The calling thread reads shards again, and records come."""
+        with self._changed:
+            for worker in self._workers.values():
+                if worker.thread is threading.current_thread():
+                    worker.since = time.monotonic()
 
     def _me(self, worker_id: int) -> _Worker | None:
         """The calling thread as a worker; None where another has taken its place."""

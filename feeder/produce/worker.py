@@ -47,6 +47,7 @@ class Worker:
         self._slot = Slot(0, 0)  # of the batch at hand
         self._waiting: deque[Message] = deque()  # tasks that came while a GRANT was awaited
         self._layouts: dict[Layout, int] = {}
+        builder.tell_busy(lambda: self._send(Kind.BUSY))
 
     def run(self) -> None:
         """Serves until the parent is gone.

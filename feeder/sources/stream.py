@@ -164,8 +164,18 @@ class _Reopened:
 
     def __call__(self, _shard: int, epoch: int, _state: Any) -> Iterable[Any]:
         iterable: Any = self._iterable
-        if is_stateful(iterable):  # several runs may be open at once, each at a place of its own
-            iterable = copy.deepcopy(iterable)
+        # Several runs may be open at once, each at a place, and in an epoch, of its own.
+        if is_stateful(iterable):
+            try:
+                iterable = copy.deepcopy(iterable)
+            except Exception as error:
+                error.add_note(
+                    "An iterable with a state of its own is copied for every run that reads it; "
+                    "its __deepcopy__ may say what is shared."
+                )
+                raise
+        elif hasattr(iterable, "set_epoch"):
+            iterable = copy.copy(iterable)
         if hasattr(iterable, "set_epoch"):
             iterable.set_epoch(epoch)
         result: Iterable[Any] = iterable
