@@ -36,6 +36,9 @@ from feeder.produce.built import Ended, Passed
 from feeder.produce.lane import Snapshot
 from feeder.produce.session import Outcome, Producer
 
+_LEAST_AHEAD, _MOST_AHEAD = 4, 2**20
+"""Batches asked for ahead after a lane has ended, and some time later."""
+
 _log = logging.getLogger("feeder")
 
 
@@ -128,6 +131,7 @@ class StreamFeed:
         self._ends = None if job is None else Ends(job.service)
         self._agreed = start.step  # all processes know where lanes end in the steps before
         self._attempt = 0
+        self._most = _MOST_AHEAD  # batches asked for
         self._session = stages.producer.session(self._locate)
         self._begin(start)
 
@@ -151,7 +155,7 @@ class StreamFeed:
 
     def submit(self, _ahead: bool = False, /) -> bool:
         """Asks for more, once half of the window is free; False: nothing is under way."""
-        window = 1 if self.alone else self._stages.producer.window
+        window = 1 if self.alone else min(self._stages.producer.window, self._most)
         if 2 * len(self._collector) <= window and self.error is None:
             live = self._stages.runs.live()
             while len(self._collector) < window and self._plan(live):
@@ -176,6 +180,7 @@ class StreamFeed:
             if isinstance(outcome, Ended):
                 self._left_out.setdefault(asked.plan.step, []).extend(outcome.bad)
             self._attempt += 1
+            self._most = _LEAST_AHEAD  # other lanes may end soon: what is asked for would be lost
             self._rewind(asked.place)
             return None
         assert not isinstance(outcome, Ended | Passed)
@@ -247,6 +252,7 @@ class StreamFeed:
             first = place.epoch * self._stages.planner.num_lanes
             self._totals = {lane: of for lane, of in self._totals.items() if lane >= first}
         self._delivered = place
+        self._most = min(2 * self._most, _MOST_AHEAD)
         self._left_out.pop(fed.chunk.step, None)
         self._snapshots.commit(fed.chunk.step, place.epoch * self._stages.planner.num_lanes)
 

@@ -9,6 +9,7 @@ Guarantees:
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -224,8 +225,14 @@ class Builder:
         layout = self._layout(columns.treespec, columns.specs, chunk)
         arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
         targets = columns.targets(arrays)
+        of = slice(None) if chunk.reads is None else chunk.reads.rows
+        if columns.are_small:
+            records = [first, *(record for _, record in rows)]
+            filled = columns.fill(records, of, targets)
+            rows = iter(()) if filled else enumerate(records)  # one differs: which, and how?
+        else:
+            rows = itertools.chain([(row, first)], rows)
         places = range(len(chunk.indices)) if chunk.reads is None else chunk.reads.rows.tolist()
-        columns.put(row, places[row], first, targets)
         for row, record in rows:
             columns.put(row, places[row], record, targets)
         objects = [

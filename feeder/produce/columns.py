@@ -22,6 +22,9 @@ from feeder.produce.layout import LeafSpec
 
 _ARRAYS = (np.ndarray, np.generic)
 
+_SMALL_BYTES = 4096
+"""Records up to this size are stacked by NumPy, a leaf of all at a time; larger ones one by one."""
+
 
 def as_array(leaf: Any) -> NDArray[Any] | None:
     """The leaf as an array of numbers; None where it is none, and travels as an object."""
@@ -95,6 +98,51 @@ class Columns:
             np.empty(rows, object) if array is None else array
             for _, array in zip(self.specs, arrays, strict=False)  # a mask may follow
         ]
+
+    @property
+    def are_small(self) -> bool:
+        """Whether records are so small that stacking a list of them at once pays."""
+        sizes = [array.nbytes for array in self._arrays if array is not None]
+        return len(sizes) == len(self._arrays) and sum(sizes) <= _SMALL_BYTES
+
+    def fill(self, records: list[Any], places: Any, targets: list[NDArray[Any]]) -> bool:
+        """Copies all records into their rows, leaf by leaf; False: some differ, and none counts.
+
+        Args:
+            records: All of the chunk.
+            places: Their rows in the targets, as an index of NumPy's.
+            targets: One for each leaf, all of them arrays of numbers.
+        """
+        try:
+            leaves = [self.treespec.flatten_up_to(record) for record in records]
+            columns = zip(*leaves, strict=True)
+            stacked = [self._stacked(number, column) for number, column in enumerate(columns)]
+        except (ValueError, TypeError, OverflowError):
+            return False
+        for target, column in zip(targets, stacked, strict=True):
+            if column is None:
+                return False
+            target[places] = column
+        return True
+
+    def _stacked(self, number: int, column: tuple[Any, ...]) -> NDArray[Any] | None:
+        """A leaf of all records; None where they are not as the first record's."""
+        expected = self._arrays[number]
+        assert expected is not None
+        kinds = set(map(type, column))
+        if len(kinds) > 1:
+            return None
+        (kind,) = kinds
+        if kind is np.ndarray and expected.ndim:
+            if {leaf.shape for leaf in column} != {expected.shape}:
+                return None
+            if {leaf.dtype for leaf in column} != {expected.dtype}:
+                return None
+            return np.concatenate(column).reshape(len(column), *expected.shape)
+        of_one_dtype = kind in (bool, int, float) or issubclass(kind, np.number | np.bool_)
+        if of_one_dtype and expected.dtype.kind in "biufc":
+            return np.array(column, expected.dtype)
+        return None
 
     def put(self, row: int, place: int, record: Any, targets: list[NDArray[Any]]) -> None:
         """Copies a record into its row.
