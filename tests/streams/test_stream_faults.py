@@ -1,5 +1,6 @@
 """Streams when something goes wrong: killed workers, blocked reads, bad records, bad functions."""
 
+import json
 import logging
 import os
 import random
@@ -261,6 +262,118 @@ def test_two_iterators_read_side_by_side():
             got = [[next(one), next(other)] for _ in range(14)]
             pairs = [list(map(as_bytes, pair)) for pair in got]
             assert all(left == right for left, right in pairs)
+
+
+class Live(Plain):
+    """Returns the dict that it goes on changing: the state must be taken as it was."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.place = {"number": 0}
+
+    def __next__(self):
+        value = super().__next__()
+        self.place["number"] = self.number
+        return value
+
+    def state_dict(self):
+        return self.place
+
+    def load_state_dict(self, state):
+        self.place, self.number = dict(state), state["number"]
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": feeder.WindowShuffle(30)}])
+def test_a_state_that_goes_on_changing_is_taken_as_it_was(options):
+    expected = list(map(as_bytes, run(stream(LONG), 5, **options)))
+    with feeder.DataLoader(stream(LONG, Live), 5, num_workers=2, **options) as loader:
+        got = []
+        with iter(loader) as batches:
+            for step, batch in enumerate(batches):
+                got.append(as_bytes(batch))
+                if step == 20:
+                    kill_one(batches, signal.SIGKILL)
+                if step % 10 == 7:
+                    batches.set_state(json.loads(json.dumps(batches.get_state())))
+        assert got == expected
+
+
+@pytest.mark.parametrize("workers", [WORKERS[0], WORKERS[2], WORKERS[4]], ids=["0", "2", "threads"])
+def test_a_state_that_cannot_be_saved_is_an_error_once(workers, tmp_path):
+    flag = tmp_path / "fail"
+    flag.touch()
+
+    class Unsaved(Stateful):
+        def state_dict(self):
+            if self.number == 4 and self.shard == 1 and flag.exists():
+                raise OSError("cannot say")
+            return super().state_dict()
+
+    with feeder.DataLoader(stream([20, 20], Unsaved), 4, **workers) as loader:
+        batches = iter(loader)
+        got = [next(batches)]
+        with pytest.raises(OSError, match="cannot say") as caught:
+            next(batches)
+        assert caught.value.__cause__.shard == 1
+        flag.unlink()
+        got += list(batches)
+    assert sorted(sum(ids_of(got), [])) == everything([20, 20])
+
+
+def add_in_place(value):
+    value["id"] += 100
+    return value
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"transforms": [add_in_place, feeder.Filter(lambda value: True)]},
+        {"transforms": [add_in_place], "on_bad_record": "skip"},
+        {"transforms": [feeder.FlatMap(lambda value: [value], 1), add_in_place]},
+    ],
+)
+def test_changing_a_record_in_place_changes_no_source(options):
+    held = [{"id": np.full((), number, np.int64)} for number in range(8)]
+    got = run(held.__iter__, 4, num_epochs=2, **options)
+    assert ids_of(got) == [[100, 101, 102, 103], [104, 105, 106, 107]] * 2
+
+
+@pytest.mark.parametrize("workers", [WORKERS[1], WORKERS[4]], ids=["1", "2 threads"])
+def test_reading_again_is_not_late_as_long_as_records_come(workers):
+    def shard(number, epoch, state):
+        for at in range(120):
+            threading.Event().wait(0.01)
+            yield record(number, at)
+
+    with feeder.DataLoader(feeder.Stream(shard, 1), 4, timeout_s=0.5, **workers) as loader:
+        with iter(loader) as batches:
+            for _ in range(20):
+                next(batches)
+            state = batches.get_state()
+        with iter(loader) as batches:
+            batches.set_state(state)
+            with pytest.warns(RuntimeWarning, match="80 records of the stream were read again"):
+                assert next(batches)["id"].tolist() == [80, 81, 82, 83]
+
+
+def test_a_data_set_that_is_told_its_epoch_is_the_runs_own():
+    class Told:
+        epoch = -1
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+        def __iter__(self):
+            for number in range(8):
+                yield self.epoch * 100 + number
+
+    with feeder.DataLoader(Told(), 2, num_epochs=3) as loader:
+        batches = iter(loader)
+        for _ in range(5):
+            next(batches)
+        assert loader.batch(0).tolist() == [0, 1]
+        assert next(batches).tolist() == [102, 103]
 
 
 def drawing(value):

@@ -208,6 +208,15 @@ def test_a_state_of_another_stream_is_refused():
                 iter(loader).set_state(state)
 
 
+def test_no_snapshot_of_an_epoch_gone_by_is_kept():
+    with feeder.DataLoader(stream([6, 6], Stateful), 4, num_epochs=None) as loader:
+        batches = iter(loader)
+        for _ in range(60):
+            next(batches)
+            batches.get_state()
+        assert len(batches._feed._snapshots._known) <= 2
+
+
 def test_the_states_of_all_processes_are_one_state():
     from feeder.plan.state import merged
 
