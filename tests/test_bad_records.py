@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec as P
 import feeder
 from tests.support import digest, indices_of, noisy, rows
 
+pytestmark = pytest.mark.matrix
+
 BAD = {3, 8, 9, 21}
 
 

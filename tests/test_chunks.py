@@ -9,6 +9,8 @@ import pytest
 import feeder
 from tests.support import digest, kill_one, noisy, rows
 
+pytestmark = pytest.mark.matrix
+
 
 class Records:
     def __len__(self):

@@ -11,6 +11,8 @@ import feeder
 from feeder.plan.schedule import LAST_BATCH
 from tests.support import digest, indices_of, noisy, rows
 
+pytestmark = pytest.mark.matrix
+
 SOURCE = rows(23)
 
 

@@ -15,6 +15,8 @@ import feeder
 from feeder.plan.schedule import LAST_BATCH
 from tests.support import digest, indices_of, noisy, rows
 
+pytestmark = pytest.mark.matrix
+
 SOURCE = rows(20)
 ORDER = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 19]
 BATCHES = [[3, 1], [4, 1, 5], [9], [2, 6, 5, 3], [5, 8]]

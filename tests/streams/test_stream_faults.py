@@ -28,6 +28,8 @@ from tests.streams.shards import (
 )
 from tests.support import as_bytes, kill_one
 
+pytestmark = pytest.mark.matrix
+
 anyhow = each_of()
 LONG = [200, 90, 0, 130, 160]
 

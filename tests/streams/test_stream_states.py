@@ -20,6 +20,8 @@ from tests.streams.shards import (
 )
 from tests.support import as_bytes
 
+pytestmark = pytest.mark.matrix
+
 OPTIONS = {
     "plain": {},
     "shuffle": {"shuffle": feeder.WindowShuffle(16)},
