@@ -36,7 +36,7 @@ class Calling:
     last_batch = "drop"
     last_epoch = 0
     schedule = None
-    why_no_length = "a FromCallable has no end, or none known"
+    why_no_length = why_no_epoch = "a FromCallable has no end, or none known"
 
     @classmethod
     def of(cls, recipe: Recipe, *, batch_size: Any, num_epochs: Any, **others: Any) -> Calling:

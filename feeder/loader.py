@@ -18,10 +18,11 @@ from feeder.place.ends import Job
 from feeder.place.replicas import ReplicaCheck
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.schedule import MAX_POSITIONS, START, Cursor, LastBatch
+from feeder.plan.windows import WindowShuffle
 from feeder.produce.bad import OnBadRecord
 from feeder.produce.info import WorkerInfo
 from feeder.produce.recipe import Recipe
-from feeder.produce.transforms import RandomMap
+from feeder.produce.transforms import Filter, FlatMap, RandomMap
 from feeder.production import Production, WorkerType
 from feeder.sample import Sample
 from feeder.sources import FromCallable, RandomAccess, Stream
@@ -69,7 +70,8 @@ class DataLoader:
         batch_sampler: Your own batches, in place of ``batch_size``, ``sampler``, ``shuffle`` and
             ``last_batch``: gives lists of record indices, in the same ways.
         transforms: Called on each record, in order, in the workers: a callable as
-            ``transform(record)``, a `RandomMap` with a Generator as well.
+            ``transform(record)``, a `RandomMap` with a Generator as well; with a stream, a `Filter`
+            or a `FlatMap` too.
         batch_transforms: Called on each whole local batch, in order, in the workers.
         collate: Makes a batch of a list of records; None: stacks every leaf. Numbers and arrays
             are stacked into arrays, other leaves into arrays of dtype object.
@@ -96,7 +98,8 @@ class DataLoader:
             batches come.
         on_bad_record: What becomes of a record whose read or transform raises: ``"raise"``;
             ``"skip"``, its row is left out and the batch shorter; ``"replace"``, another record of
-            the epoch, drawn from (seed, position), is in its row.
+            the epoch, drawn from (seed, position), is in its row. With a stream, ``"skip"`` gives
+            the row to the next record of the shard, and there is no ``"replace"``.
         max_bad_records: Records that may be left out or replaced in one run; None: any number.
         process_index: Number of this process, with ``process_count``: given by hand, any host can
             be simulated. None: JAX's own with a sharding or where `jax.distributed` is
@@ -131,13 +134,13 @@ class DataLoader:
         source: object,
         batch_size: int | None = None,
         *,
-        shuffle: bool | BlockShuffle = False,
+        shuffle: bool | BlockShuffle | WindowShuffle = False,
         seed: int = 0,
         num_epochs: int | None = 1,
         last_batch: LastBatch = "drop",
         sampler: Any = None,
         batch_sampler: Any = None,
-        transforms: Sequence[Callable[[Any], Any] | RandomMap] = (),
+        transforms: Sequence[Callable[[Any], Any] | RandomMap | Filter | FlatMap] = (),
         batch_transforms: Sequence[Callable[[Any], Any]] = (),
         collate: Callable[[list[Any]], Any] | None = None,
         num_workers: int | Literal["auto"] = 0,
@@ -334,7 +337,8 @@ class DataLoader:
         start = self._feeds.epoch(epoch)
         if start is None:
             raise TypeError(
-                f"epoch({epoch}) of a loader needs epochs of known length, and {self._why()}"
+                f"epoch({epoch}) of a loader needs epochs of known length, and "
+                f"{self._ordering.why_no_epoch}"
             )
         return self._iterate(start, epoch)
 

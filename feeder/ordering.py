@@ -195,6 +195,11 @@ class Ordering:
             return "an InfiniteSampler has none"
         return f"`{'sampler' if self.batch_sampler is None else 'batch_sampler'}` has no len()"
 
+    @property
+    def why_no_epoch(self) -> str:
+        """Why nobody knows where an epoch begins; for a message."""
+        return self.why_no_length
+
     def planner(self, local_rows: LocalRows) -> tuple[Planner, Identity]:
         """The planner for the rows of one process, and what its states must match.
 

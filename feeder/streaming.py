@@ -118,8 +118,17 @@ class Streaming:
     def why_no_length(self) -> str:
         """Why there is no len(), for a message."""
         if self.stream.length is not None:
-            return "a Filter, a FlatMap or bad records may change that of the stream"
+            return (
+                "a Filter, a FlatMap or bad records make it another one than the stream's `length`"
+            )
         return "the stream has no `length`"
+
+    @property
+    def why_no_epoch(self) -> str:
+        """Why nobody knows where an epoch begins; for a message."""
+        if self.stream.length is not None and self.last_batch == "rollover":
+            return 'with `last_batch="rollover"` it begins within a batch: use iter(loader)'
+        return f"{self.why_no_length}: use iter(loader)"
 
     @property
     def schedule(self) -> Schedule | None:
@@ -157,10 +166,11 @@ class Streaming:
             return
         try:
             local_rows(1)
-        except ValueError as error:
+        except ValueError:
             raise ValueError(
-                '`last_batch` must be "drop", "pad" or "rollover" where batches are split, with a '
-                f'stream, got "keep": {error}; use "pad"'
+                '`last_batch` must be "drop", "pad" or "rollover" where batches are split among '
+                'devices or processes, with a stream, got "keep": the batch that ends an epoch may '
+                'have any number of rows; use "pad"'
             ) from None
 
     def on(self, local_rows: LocalRows, job: Job | None) -> Arrangement:

@@ -57,8 +57,9 @@ class BadRecords:
             if record.replaced_by is not None:
                 became = f"replaced by record {record.replaced_by}"
             _log.warning(
-                "record %s (step %s, position %s) is %s: %s",
+                "record %s%s (step %s, position %s) is %s: %s",
                 record.index,
+                "" if record.shard is None else f" of shard {record.shard}",
                 record.step,
                 record.position,
                 became,

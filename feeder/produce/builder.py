@@ -184,10 +184,12 @@ class Builder:
         if not items:
             return Passed((report,))
         rows = self._of_stream.rows(chunk, items, clock)
-        if self._collate is not None or self._batch_transforms:
-            built = self._join(rows, chunk, reserve, clock, bad)
-        else:
-            built = self._fill(rows, chunk, reserve, clock, bad)
+        join = self._join if self._collate or self._batch_transforms else self._fill
+        try:
+            built = join(rows, chunk, reserve, clock, bad)
+        except GivenUpError:
+            run.take_back(report)
+            raise
         assert chunk.reads is not None
         of = (chunk.reads.rows,) if chunk.is_part else ()
         return built._replace(reports=(report,), rows=of)

@@ -134,9 +134,13 @@ def checked(given: Any, num_rows: int, step: int) -> Any:
         leaves, treespec = optree.tree_flatten(given)
         got = repr(given)[:80]
         for leaf, accessor in zip(leaves, treespec.accessors(), strict=True):
+            name = accessor.codify("batch")
+            if not hasattr(leaf, "__array__"):
+                got = f"a {type(leaf).__name__} at {name}"
+                break
             shape = np.shape(leaf)
             if not shape or shape[0] != num_rows:
-                got = f"the shape {shape} at {accessor.codify('batch')}"
+                got = f"the shape {shape} at {name}"
                 break
         else:
             if leaves:

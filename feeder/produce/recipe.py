@@ -12,7 +12,7 @@ from feeder.plan.windows import Lanes
 from feeder.produce.bad import ON_BAD_RECORD, OnBadRecord
 from feeder.produce.info import WorkerInfo, enter
 from feeder.produce.transforms import Filter, FlatMap, RandomMap
-from feeder.sources import Source, Stream, as_source
+from feeder.sources import FromCallable, Source, Stream, as_source
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,15 @@ def _check_transforms(source: Source, transforms: tuple[Any, ...]) -> None:
         return
     for place, transform in enumerate(transforms):
         if isinstance(transform, Filter | FlatMap):
+            remedy = (
+                "let the function give what is wanted"
+                if isinstance(source, FromCallable)
+                else "give a `sampler` of the records to keep, or make a stream of the source: "
+                "lambda: (source[i] for i in range(len(source)))"
+            )
             raise ValueError(
                 f"`transforms[{place}]` must keep the number of records, unless `source` is a "
-                f"stream, got a {type(transform).__name__}; give a `sampler` of the records to "
-                "keep, or make a stream of the source: lambda: (source[i] for i in "
-                "range(len(source)))"
+                f"stream, got a {type(transform).__name__}; {remedy}"
             )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from feeder import stateful
+from feeder.errors import StreamError
 from feeder.sources.stream import Stream
 
 _log = logging.getLogger("feeder")
@@ -41,13 +42,14 @@ class Shard:
         self, stream: Stream, number: int, epoch: int, num_read: int = 0, state: bytes | None = None
     ) -> None:
         self.number = number
-        self.num_read = num_read if state is not None else 0
+        self.num_read = 0
         loaded = None if state is None else pickle.loads(state)
         opened = stream.open(number, epoch, loaded)
         if isinstance(opened, str | bytes) or not hasattr(opened, "__iter__"):
+            remedy = "; does the function end without a return?" if opened is None else ""
             raise TypeError(
                 f"a stream must be opened as an iterator over records, got {type(opened).__name__} "
-                f"for shard {number}; does the function end without a return?"
+                f"for shard {number}{remedy}"
             )
         if inspect.isgenerator(opened) and inspect.getgeneratorstate(opened) != "GEN_CREATED":
             raise TypeError(
@@ -58,11 +60,24 @@ class Shard:
         owner: Any = self._iterator
         if stateful.saver(owner) is None and stateful.saver(opened) is not None:
             owner = opened
+        load = stateful.loader(owner)
         self._save = stateful.saver(owner)
-        if state is not None and (load := stateful.loader(owner)) is not None:
+        if load is None and not stream.opens_at_state:
+            self._save = None  # it could be saved, and not restored
+        if state is None or self._save is None:
+            return
+        if load is not None:
             load(pickle.loads(state))  # its own: `open` may have kept the other
             if owner is opened and owner is not self._iterator:
                 self._iterator = iter(opened)  # it begins where the state says
+        elif not _equal(self._save(), pickle.loads(state)):
+            raise StreamError(
+                f"`open` must begin at the state that it is given, got {loaded!r} for shard "
+                f"{number} and an iterator whose state is {self._save()!r}; let open(shard, epoch, "
+                "state) begin there, or give the iterator load_state_dict() or set_state()",
+                epoch=epoch,
+            )
+        self.num_read = num_read
 
     @property
     def is_stateful(self) -> bool:
@@ -116,3 +131,10 @@ class Shard:
                 close()
             except Exception as error:  # a thread may be stuck in it; nobody waits for this shard
                 _log.warning("closing shard %d of a stream raised %r", self.number, error)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except ValueError:  # of arrays
+        return pickle.dumps(one, 5) == pickle.dumps(other, 5)

@@ -64,7 +64,7 @@ class Expansion:
         records, owned = [(record, key)], False
         for step in self._steps:
             if isinstance(step, Filter):
-                records = [pair for pair in records if step.predicate(pair[0])]
+                records = [pair for pair in records if _stays(step, pair[0])]
                 continue
             if not owned:  # it is the source's, or one that a flat-map may have returned twice
                 records, owned = [(own(one), of) for one, of in records], True
@@ -75,9 +75,25 @@ class Expansion:
         return records
 
 
+def _stays(transform: Filter, record: Any) -> bool:
+    stays = transform.predicate(record)
+    if stays is None:
+        raise TypeError(
+            "a Filter's predicate must return whether the record stays, got None; does it end "
+            "without a return?"
+        )
+    return bool(stays)
+
+
 def _made(transform: FlatMap, record: Any, key: int) -> list[tuple[Any, int]]:
     most = transform.max_records
-    made = list(itertools.islice(transform.function(record), most + 1))
+    records = transform.function(record)
+    if records is None:
+        raise TypeError(
+            "a FlatMap's function must return an iterable of records, got None; does it end "
+            "without a return?"
+        )
+    made = list(itertools.islice(records, most + 1))
     if len(made) > most:
         raise ValueError(
             f"a FlatMap must return at most `max_records` = {most} records for one, got more; "

@@ -107,6 +107,7 @@ class _Run:
         # Offset of the last snapshot of each lane, and the step with which it was first told.
         self._told: dict[int, tuple[int, int]] = {}
         self._opened: list[Lane] = []
+        self._untold = (0, 0.0)  # records read again, and seconds, of chunks that were given up
         self._lock = threading.Lock()
 
     def read(
@@ -175,9 +176,10 @@ class _Run:
         assert chunk.reads is not None
         ends = {number: stop for _, number, _, stop in runs}
         self._settle(chunk.reads.settled, chunk.step, ends)
-        replayed, replay_s = 0, 0.0
         with self._lock:
             opened, self._opened = self._opened, []
+            replayed, replay_s = self._untold
+            self._untold = (0, 0.0)
         for lane in opened:
             replayed += lane.replayed
             replay_s += lane.replay_s
@@ -201,6 +203,12 @@ class _Run:
             replayed,
             replay_s,
         )
+
+    def take_back(self, report: Report) -> None:
+        """The chunk of a report was given up: what was read again for it is told with another."""
+        with self._lock:
+            replayed, replay_s = self._untold
+            self._untold = (replayed + report.replayed, replay_s + report.replay_s)
 
     def reset(self) -> None:
         """Closes all lanes; they are opened again where they are asked for."""

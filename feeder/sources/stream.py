@@ -59,6 +59,7 @@ class Stream:
                 f"`open` must be callable as open(shard, epoch, state), got {shown(open)}"
             )
         self.open = open
+        self.opens_at_state = True  # else the state does not reach the user's code through it
         self.num_shards = arguments.integer("num_shards", num_shards, 1)
         self.length = arguments.optional_integer("length", length, 0)
         lanes = arguments.optional_integer("cycle_length", cycle_length, 1)
@@ -88,7 +89,9 @@ def stream_of(
 
     Args:
         items: What names the shards.
-        read: ``read(item)`` → iterator over the records of its shard, from the beginning.
+        read: ``read(item)`` → iterator over the records of its shard, from the beginning. One that
+            has ``state_dict()`` and ``load_state_dict()`` (or ``get_state()`` and
+            ``set_state()``) goes on from its state; any other is read again up to the place.
         length: As of `Stream`.
         cycle_length: As of `Stream`.
         block_length: As of `Stream`.
@@ -104,13 +107,20 @@ def stream_of(
     items = tuple(items)
     if not items:
         raise ValueError("`items` must name at least one shard, got none")
-    return Stream(
+    return _without_state(
         functools.partial(_open_item, items, read),
         len(items),
         length,
         cycle_length=cycle_length,
         block_length=block_length,
     )
+
+
+def _without_state(*arguments: Any, **options: Any) -> Stream:
+    """A stream whose iterators are restored by their own methods, or read again."""
+    stream = Stream(*arguments, **options)
+    stream.opens_at_state = False
+    return stream
 
 
 def _open_item(
@@ -144,7 +154,7 @@ def as_stream(source: Any) -> Stream | None:
             "anew"
         )
     if isinstance(source, Iterable):
-        return Stream(_Reopened(source), length=_length(source))
+        return _without_state(_Reopened(source), length=_length(source))
     if callable(source):
         if not takes(source, 0):
             raise TypeError(
@@ -152,7 +162,7 @@ def as_stream(source: Any) -> Stream | None:
                 f"an iterator, got {shown(source)}; feeder.Stream takes open(shard, epoch, "
                 "state), feeder.FromCallable fn(batch_size)"
             )
-        return Stream(_Called(source))
+        return _without_state(_Called(source))
     return None
 
 

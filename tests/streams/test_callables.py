@@ -184,7 +184,9 @@ def test_what_the_callable_raises_arrives_and_it_is_called_again():
         ([1, 2, 3], "3 records"),
         ({"x": np.zeros(4), "y": [np.zeros((3, 2))]}, "the shape (3, 2) at batch['y'][0]"),
         ({}, "{}"),
-        ("text", "the shape () at batch"),
+        ("text", "a str at batch"),
+        (range(4), "a range at batch"),
+        ((1, 2, 3, 4), "a int at batch[0]"),
     ],
 )
 def test_another_number_of_rows_is_an_error(given, got):

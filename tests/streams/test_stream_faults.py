@@ -499,6 +499,16 @@ def test_a_flat_map_that_makes_too_many_is_an_error():
             next(iter(loader))
 
 
+def test_a_filter_that_returns_nothing_is_an_error():
+    for transform, message in (
+        (feeder.Filter(lambda value: None), "a Filter's predicate must return whether"),
+        (feeder.FlatMap(lambda value: None, 2), "a FlatMap's function must return an iterable"),
+    ):
+        with feeder.DataLoader(stream(), 4, transforms=[transform]) as loader:
+            with pytest.raises(TypeError, match=message):
+                next(iter(loader))
+
+
 def test_shards_named_by_items_are_a_stream(tmp_path):
     paths = []
     for shard, length in enumerate(LENGTHS):

@@ -240,6 +240,58 @@ def test_the_states_of_all_processes_are_one_state():
             iter(loader).set_state([])
 
 
+class Saved(Plain):
+    """Says where it is, and cannot be told."""
+
+    def state_dict(self):
+        return {"number": self.number}
+
+
+def test_a_state_that_reaches_nobody_is_not_relied_on(tmp_path):
+    def reads(item):
+        return Saved(item, 0, 40)
+
+    def once():
+        return Saved(0, 0, 40)
+
+    for source in (feeder.stream_of([0, 1, 2], reads), once):
+        with feeder.DataLoader(source, 6) as loader:
+            expected = ids_of(loader)
+            state = stopped_after(4, loader)
+            batches = iter(loader)
+            batches.set_state(state)
+            with pytest.warns(RuntimeWarning, match="24 records of the stream were read again"):
+                batch = next(batches)
+            assert batch["id"].tolist() == expected[4]
+            batches.close()
+
+
+def test_an_open_that_ignores_its_state_is_an_error():
+    source = feeder.Stream(lambda shard, epoch, state: Saved(shard, epoch, 40), 2)
+    for workers in ({}, {"num_workers": 2}):
+        with feeder.DataLoader(source, 4, **workers) as loader:
+            state = stopped_after(3, loader)
+            batches = iter(loader)
+            batches.set_state(state)
+            with pytest.raises(feeder.StreamError) as caught:
+                next(batches)
+    assert str(caught.value) == (
+        "`open` must begin at the state that it is given, got {'number': 6} for shard 0 and an "
+        "iterator whose state is {'number': 0}; let open(shard, epoch, state) begin there, or give "
+        "the iterator load_state_dict() or set_state()"
+    )
+
+
+def test_new_workers_tell_what_was_read_again():
+    with feeder.DataLoader(stream([100] * 3), 6) as loader:
+        state = stopped_after(10, loader)
+    with feeder.DataLoader(stream([100] * 3), 6, num_workers=2) as loader:
+        batches = iter(loader)
+        batches.set_state(state)
+        with pytest.warns(RuntimeWarning, match="60 records of the stream were read again"):
+            next(batches)
+
+
 class Counted:
     """A data set with a state of its own, as torchdata has them."""
 

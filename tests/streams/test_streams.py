@@ -216,6 +216,10 @@ def test_a_length_makes_a_loader_countable():
         with pytest.raises(TypeError):
             print(loader.steps_per_epoch)
         assert ids_of(loader.epoch(0)) == ids_of(loader)
+    options = {"num_epochs": 2, "last_batch": "rollover"}
+    with feeder.DataLoader(stream(length=sum(LENGTHS)), 10, **options) as loader:
+        with pytest.raises(TypeError, match="begins within a batch: use iter"):
+            loader.epoch(1)
 
 
 @pytest.mark.parametrize("length", [54, 56, 0])
