@@ -354,3 +354,31 @@ def test_an_interrupted_build_in_this_process_leaks_no_slot():
             with pytest.raises(KeyboardInterrupt):
                 next(batches)
         assert seen + indices_of(batches) == np.arange(16).reshape(4, 4).tolist()
+
+
+class Reusing:
+    """A source that hands out one buffer, with another record in it each time."""
+
+    def __init__(self):
+        self.buffer = np.zeros(3)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        self.buffer[:] = index
+        return self.buffer
+
+
+def test_a_source_or_a_transform_may_use_one_buffer_for_all_its_records():
+    with feeder.DataLoader(Reusing(), 4) as loader:
+        assert [batch[:, 0].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    buffer = np.zeros(3)
+
+    def into_buffer(number):
+        buffer[:] = number
+        return buffer
+
+    for source in (list(range(8)), lambda: iter(range(8))):
+        with feeder.DataLoader(source, 4, transforms=[into_buffer]) as loader:
+            assert [batch[:, 0].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]

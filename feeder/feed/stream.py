@@ -33,6 +33,7 @@ from feeder.plan.schedule import Cursor
 from feeder.plan.stream import Place, StreamPlan, StreamPlanner, Total
 from feeder.produce.bad import BadRecord
 from feeder.produce.built import Ended, Passed
+from feeder.produce.failures import Failure
 from feeder.produce.lane import Snapshot
 from feeder.produce.session import Outcome, Producer
 
@@ -131,6 +132,7 @@ class StreamFeed:
         self._ends = None if job is None else Ends(job.service)
         self._agreed = start.step  # all processes know where lanes end in the steps before
         self._attempt = 0
+        self._found = None  # what they told of the step that follows; a restart keeps it
         self._most = _MOST_AHEAD  # batches asked for
         self._session = stages.producer.session(self._locate)
         self._begin(start)
@@ -168,6 +170,10 @@ class StreamFeed:
             return None
         assert self._held is not None
         asked, outcome = self._held
+        if isinstance(outcome, Failure):
+            # Nothing is told of it: the step may hide an end, and is agreed on once it is built.
+            self._held = None
+            return Fed(asked.chunk, asked.plan.num_rows, outcome, asked.plan.after)
         found = outcome.totals if isinstance(outcome, Ended) else {}
         if self._ends is not None and asked.plan.step >= self._agreed:
             agreed = self._hear(self._ends)
@@ -186,9 +192,8 @@ class StreamFeed:
         assert not isinstance(outcome, Ended | Passed)
         if asked.plan.step >= self._agreed:
             self._agreed, self._attempt = asked.plan.step + 1, 0
-        reports = getattr(outcome, "reports", ())
-        self._snapshots.add(asked.plan.step, reports)
-        for report in reports:
+        self._snapshots.add(asked.plan.step, outcome.reports)
+        for report in outcome.reports:
             self._replayed += report.replayed
             self._replay_s += report.replay_s
         left_out = self._left_out.get(asked.plan.step, ())
@@ -204,7 +209,9 @@ class StreamFeed:
         _, outcome = self._collector.pop()
         asked = self._asked.popleft()
         self._held = (asked, outcome)
-        if self._ends is not None and asked.plan.step >= self._agreed:
+        if isinstance(outcome, Failure) or self._ends is None:
+            return True
+        if asked.plan.step >= self._agreed and self._found is None:
             totals = outcome.totals if isinstance(outcome, Ended) else {}
             self._ends.tell(asked.plan.step, self._attempt, totals)
         return True
@@ -277,7 +284,6 @@ class StreamFeed:
         self.error: BaseException | None = None
         self._asked: deque[_Asked] = deque()
         self._held = None  # until other processes have told
-        self._found = None  # what they told, until they told all
         self._collector: Collector[Outcome] = Collector()
 
     def _rewind(self, place: Place) -> None:

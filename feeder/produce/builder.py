@@ -228,7 +228,7 @@ class Builder:
         arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
         targets = columns.targets(arrays)
         of = slice(None) if chunk.reads is None else chunk.reads.rows
-        if columns.are_small:
+        if chunk.reads is not None and self._of_stream.as_read and columns.are_small:
             records = [first, *(record for _, record in rows)]
             filled = columns.fill(records, of, targets)
             rows = iter(()) if filled else enumerate(records)  # one differs: which, and how?

@@ -29,6 +29,11 @@ class StreamRecords:
         # A record stays where it was read until its batch is settled, and may be asked for again.
         self._owned = bool(late or recipe.collate)
 
+    @property
+    def as_read(self) -> bool:
+        """Whether records are those that were read, all of them objects of their own."""
+        return not self._owned
+
     def rows(self, chunk: Chunk, items: list[Item], clock: Clock) -> Iterator[tuple[int, Any]]:
         """Yields row and record, in order; the clock then runs for the collation.
 

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-import time
 
 import numpy as np
 import psutil
@@ -189,8 +188,6 @@ def test_a_read_that_blocks_is_late(workers):
 
 @pytest.mark.parametrize("workers", [WORKERS[2], WORKERS[4]], ids=["2", "2 threads"])
 def test_close_does_not_wait_for_a_read_that_blocks(workers):
-    hold = threading.Event()
-
     def shard(number, epoch, state):
         yield record(number, 0)
         threading.Event().wait(60)
@@ -204,19 +201,18 @@ def test_close_does_not_wait_for_a_read_that_blocks(workers):
     with pytest.raises(feeder.ClosedError):
         next(batches)
     closing.join()
-    hold.set()
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
 @each_of()
 def test_ctrl_c_ends_a_wait_for_a_read_that_blocks_and_nothing_is_lost(workers, tmp_path):
-    flag = tmp_path / "block"
-    flag.touch()
+    fifo = tmp_path / "block"
+    os.mkfifo(fifo)
 
     def shard(number, epoch, state):
         for at in range(6):
-            while (number, at) == (1, 3) and flag.exists():
-                time.sleep(0.02)
+            if (number, at) == (1, 3) and fifo.exists():
+                os.close(os.open(fifo, os.O_RDONLY))  # waits for a writer
             yield record(number, at)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -229,7 +225,9 @@ def test_ctrl_c_ends_a_wait_for_a_read_that_blocks_and_nothing_is_lost(workers, 
             with pytest.raises(KeyboardInterrupt):
                 next(batches)
             timer.join()
-            flag.unlink()
+            writer = os.open(fifo, os.O_RDWR)  # a thread may still be waiting
+            fifo.unlink()
+            os.close(writer)
             got += list(batches)
     finally:
         signal.signal(signal.SIGINT, before)
