@@ -29,7 +29,7 @@ from feeder.produce.recipe import Recipe
 from feeder.produce.records import Records
 from feeder.produce.session import Locate, from_the_beginning
 from feeder.produce.stream_records import StreamRecords
-from feeder.produce.streams import Streams, resolved
+from feeder.produce.streams import Streams
 from feeder.sources import ArraySource, RandomAccess, Stream
 
 _LAYOUTS_KEPT = 64
@@ -179,11 +179,10 @@ class Builder:
         found = run.read(chunk, locate, clock, bad)
         if isinstance(found, Ended):
             return found
-        items, report = found
-        chunk, items = resolved(chunk, items)
-        if not items:
+        chunk, records, report = found
+        if not records:
             return Passed((report,))
-        rows = self._of_stream.rows(chunk, items, clock)
+        rows = self._of_stream.rows(chunk, records, clock)
         join = self._join if self._collate or self._batch_transforms else self._fill
         try:
             built = join(rows, chunk, reserve, clock, bad)
@@ -191,7 +190,7 @@ class Builder:
             run.take_back(report)
             raise
         assert chunk.reads is not None
-        of = (chunk.reads.rows,) if chunk.is_part else ()
+        of = (chunk.reads.pattern.rows,) if chunk.is_part else ()
         return built._replace(reports=(report,), rows=of)
 
     def _gather(self, source: ArraySource, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
@@ -227,14 +226,15 @@ class Builder:
         layout = self._layout(columns.treespec, columns.specs, chunk)
         arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
         targets = columns.targets(arrays)
-        of = slice(None) if chunk.reads is None else chunk.reads.rows
         if chunk.reads is not None and self._of_stream.as_read and columns.are_small:
             records = [first, *(record for _, record in rows)]
-            filled = columns.fill(records, of, targets)
+            filled = columns.fill(records, chunk.reads.pattern.places, targets)
             rows = iter(()) if filled else enumerate(records)  # one differs: which, and how?
         else:
             rows = itertools.chain([(row, first)], rows)
-        places = range(len(chunk.indices)) if chunk.reads is None else chunk.reads.rows.tolist()
+        places: Sequence[int] = range(len(chunk.indices))
+        if chunk.reads is not None:
+            places = chunk.reads.pattern.rows.tolist()
         for row, record in rows:
             columns.put(row, places[row], record, targets)
         objects = [
@@ -351,7 +351,7 @@ class Builder:
         bad: Sequence[BadRecord] = (),
     ) -> Built:
         if chunk.mask is not None:
-            of = slice(None) if chunk.reads is None else chunk.reads.rows
+            of = slice(None) if chunk.reads is None else chunk.reads.pattern.places
             arrays[-1][of] = chunk.mask
         return Built(layout, objects, clock.times(), bad)
 

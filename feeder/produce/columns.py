@@ -200,10 +200,7 @@ class Columns:
     def _mismatch(
         self, row: int, leaf: str, what: str, expected: object, got: object
     ) -> RecordMismatchError:
-        index = int(self._chunk.indices[row])
-        shard = None
-        if self._chunk.reads is not None and self._chunk.reads.shards is not None:
-            shard = int(self._chunk.reads.shards[row])
+        index, shard = self._chunk.name(row)
         return RecordMismatchError(
             f"{leaf} must have the same {what} in every record of a batch, got {got} in "
             f"{self._named(row)} and {expected} in {self._named(0)}, in step {self._chunk.step}; "
@@ -219,7 +216,5 @@ class Columns:
         )
 
     def _named(self, row: int) -> str:
-        name = f"record {self._chunk.indices[row]}"
-        if self._chunk.reads is None or self._chunk.reads.shards is None:
-            return name
-        return f"{name} of shard {self._chunk.reads.shards[row]}"
+        index, shard = self._chunk.name(row)
+        return f"record {index}" if shard is None else f"record {index} of shard {shard}"

@@ -13,22 +13,20 @@ Owner:
 from __future__ import annotations
 
 import bisect
-import itertools
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from feeder.errors import StreamError
+from feeder.plan.batches import Name
 from feeder.plan.stream import Total
 from feeder.plan.windows import Lanes
 from feeder.produce.maps import MAX_ERROR
+from feeder.produce.names import Names
 from feeder.produce.pace import Pace
 from feeder.produce.shard import Shard
 from feeder.produce.stream_transforms import Expansion, record_key, shard_key
 from feeder.sources.stream import Stream
-
-Item: TypeAlias = tuple[Any, int, int, int]
-"""A record, its key, its shard, and its number in the shard."""
 
 
 class Snapshot(NamedTuple):
@@ -125,8 +123,10 @@ class Lane:
         self._item = snapshot.item
         self._read_before = snapshot.read_before
         self._settled = settled
-        self._first = snapshot.offset  # of the oldest item kept
-        self._items: list[Item] = []
+        self._first = snapshot.offset  # of the oldest record kept
+        self._records: list[Any] = []
+        self._as_read = self._window == 1 and expansion is None
+        self._names = Names(self._as_read, snapshot.offset)
         self._marks: list[Snapshot] = [snapshot]
         self._bad: dict[int, list[tuple[int, int, str]]] = {}
         self._shard: Shard | None = None
@@ -138,9 +138,9 @@ class Lane:
     @property
     def position(self) -> int:
         """The offset up to which it has been read."""
-        return self._first + len(self._items)
+        return self._first + len(self._records)
 
-    def take(self, first: int, stop: int) -> list[Item]:
+    def take(self, first: int, stop: int) -> list[Any]:
         """The records from an offset up to another.
 
         Raises:
@@ -149,26 +149,29 @@ class Lane:
             Exception: Whatever user code raises.
         """
         with self._lock:
-            if self.closed or first < self._first:
-                raise SettledError
-            try:
-                self._read_to(stop)
-            except LaneEnd:
-                raise
-            except BaseException:
-                self.closed = True  # at once: an iterator that raised may say that it is over
-                raise
             begin = first - self._first
-            return self._items[begin : begin + stop - first]
+            if self.closed or begin < 0:
+                raise SettledError
+            if len(self._records) < stop - self._first:
+                try:
+                    self._read_to(stop)
+                except LaneEnd:
+                    raise
+                except BaseException:
+                    self.closed = True  # at once: an iterator that raised may say that it is over
+                    raise
+                begin = first - self._first
+            return self._records[begin : begin + stop - first]
+
+    def names(self, first: int, stop: int) -> list[Name]:
+        """What the records that were taken are called."""
+        with self._lock:
+            return self._names.of(first, stop)
 
     @property
-    def has_bad(self) -> bool:
-        """Whether records were left out of what is not settled."""
-        return bool(self._bad)
-
-    def bad(self, offset: int) -> list[tuple[int, int, str]]:
-        """Shard, number and error of the records left out just before an offset."""
-        return self._bad.get(offset, []) if self._bad else []
+    def bad(self) -> dict[int, list[tuple[int, int, str]]]:
+        """Shard, number and error of the records left out, by the offset just before which."""
+        return self._bad
 
     def mark(self, offset: int) -> None:
         """A snapshot at an offset will be asked for once the lane has been read beyond it."""
@@ -179,27 +182,26 @@ class Lane:
         """The last place at or before an offset where the lane can be opened."""
         with self._lock:
             if offset == self.position > self._marks[-1].offset and not self._marks_shards:
-                self._marks.append(self._here())
-            found: Snapshot = self._marks[0]
-            for mark in self._marks:
+                here = self._here()
+                self._marks.append(here)
+                return here
+            for mark in reversed(self._marks):
                 # Whether the next shard is open, once one is over, depends on who has read on.
                 if mark.offset < offset or (mark.offset == offset and not self._marks_shards):
-                    found = mark
-            return found
+                    return mark
+            return self._marks[0]
 
     def settle(self, offset: int) -> None:
         """Nothing before an offset will be asked for again."""
         with self._lock:
-            if offset > self._settled:
-                self._settled = offset
-                gone = min(offset - self._first, len(self._items))
-                if gone > 0:
-                    del self._items[:gone]
-                    self._first += gone
-                while len(self._marks) > 1 and self._marks[1].offset <= offset:
-                    del self._marks[0]
-                for at in [at for at in self._bad if at < offset]:
-                    del self._bad[at]
+            if offset <= self._settled:
+                return
+            self._settled = offset
+            self._let_go()
+            while len(self._marks) > 1 and self._marks[1].offset <= offset:
+                del self._marks[0]
+            for at in [at for at in self._bad if at < offset]:
+                del self._bad[at]
 
     def close(self) -> None:
         """Closes the shard that is open; nothing can be read any more. Any thread may."""
@@ -218,6 +220,15 @@ class Lane:
         while self.position < stop:
             self._read(stop)
 
+    def _let_go(self) -> int:
+        """Forgets the records that are settled, and returns how many there were."""
+        gone = max(0, min(self._settled - self._first, len(self._records)))
+        if gone:
+            del self._records[:gone]
+            self._first += gone
+            self._names.settle(self._first)
+        return gone
+
     def _read(self, stop: int) -> None:
         """Reads on towards an offset, by some records or by a window of them."""
         offset = self.position
@@ -226,59 +237,66 @@ class Lane:
                 self._due.pop(0)
             if offset > self._marks[-1].offset and not self._marks_shards:
                 self._marks.append(self._here())
-        window: list[Item] = []
         try:
-            if self._window == 1:
+            if self._as_read:
                 if self._due:
                     stop = min(stop, self._due[0])
-                self._keep(self._next(stop - offset))
-                return
+                self._read_shard(self._records, stop - offset)
+            else:
+                self._read_window()
+        except _Over:
+            total = Total(offset, self._read_before)
+            raise LaneEnd(total, self._bad.get(offset, [])) from None
+        if offset < self._settled:  # read again on the way to there
+            gone = self._let_go()
+            self.replayed += 0 if self._is_stateful else gone
+
+    def _read_window(self) -> None:
+        """Reads so many records as are shuffled together, or what one of them becomes."""
+        window: list[tuple[Any, Name]] = []
+        try:
             while len(window) < self._window:
                 window += self._next(self._window - len(window))
+                if self._window == 1:
+                    break
         except _Over:
             if not window:
-                total = Total(offset, self._read_before)
-                raise LaneEnd(total, self._bad.get(offset, [])) from None
-        order = self._lanes.order(self._epoch, self._number, offset, len(window))
-        self._keep([window[number] for number in order])
+                raise
+        if self._window > 1:
+            order = self._lanes.order(self._epoch, self._number, self.position, len(window))
+            window = [window[number] for number in order]
+        self._records += [record for record, _ in window]
+        self._names.add([name for _, name in window])
 
-    def _keep(self, items: list[Item]) -> None:
-        if not self._items and self._first < self._settled:  # read again on the way to there
-            gone = min(self._settled - self._first, len(items))
-            self._first += gone
-            self.replayed += 0 if self._is_stateful else gone
-            items = items[gone:]
-        self._items += items
-
-    def _next(self, count: int) -> list[Item]:
-        """Reads some records, and makes of them what has a place; none at the end of a shard."""
+    def _read_shard(self, records: list[Any], count: int) -> tuple[int, int]:
+        """Reads on in the shard that is open; its number, and that of the first record."""
         shard = self._shard or self._open()
-        number = shard.num_read
-        plain = self._expansion is None and self._key_global is None
-        records: list[Any] = []
+        number, before = shard.num_read, len(records)
         try:
             if self._key_global is not None:
                 self._key_global(record_key(self._key, number))
-            over = shard.read(records, count if plain else 1)
+                count = 1
+            over = shard.read(records, count)
         except BaseException:
-            self.where = ("read", shard.number, number + len(records))
-            if plain and self._window == 1:
-                self._keep(self._named(records, shard.number, number))  # the position is right then
+            self.where = ("read", shard.number, number + len(records) - before)
             raise
         if over:
             self._read_before += shard.num_read
             self._item += 1
             self._shard = None
             shard.close()
+        return shard.number, number
+
+    def _next(self, count: int) -> list[tuple[Any, Name]]:
+        """Reads some records, and makes of them what has a place; none at the end of a shard."""
+        records: list[Any] = []
+        shard, number = self._read_shard(records, count if self._expansion is None else 1)
+        key = record_key(self._key, number)
         if self._expansion is None:
-            return self._named(records, shard.number, number)
-        return [item for record in records for item in self._made(record, shard.number, number)]
+            return [(one, (key + i, shard, number + i)) for i, one in enumerate(records)]
+        return [item for record in records for item in self._made(record, shard, number)]
 
-    def _named(self, records: list[Any], shard: int, number: int) -> list[Item]:
-        keys = itertools.count(record_key(self._key, number))
-        return list(zip(records, keys, itertools.repeat(shard), itertools.count(number)))
-
-    def _made(self, record: Any, shard: int, number: int) -> list[Item]:
+    def _made(self, record: Any, shard: int, number: int) -> list[tuple[Any, Name]]:
         """What a record becomes; none where it is left out."""
         assert self._expansion is not None
         try:
@@ -293,7 +311,7 @@ class Lane:
         except BaseException:
             self.where = ("transform", shard, number)
             raise
-        return [(one, key, shard, number) for one, key in made]
+        return [(one, (key, shard, number)) for one, key in made]
 
     def _open(self) -> Shard:
         """Opens the next shard."""
@@ -317,6 +335,7 @@ class Lane:
         self._is_stateful = shard.is_stateful
         self._marks_shards = self._window == 1 and self._expansion is None and not shard.is_stateful
         offset = self.position
+        self._names.begin(offset, (record_key(self._key, shard.num_read), number, shard.num_read))
         if self._marks_shards and offset > self._marks[-1].offset:
             self._marks.append(Snapshot(offset, self._item, 0, self._read_before))
         return shard

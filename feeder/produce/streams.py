@@ -10,20 +10,23 @@ Owner:
 
 from __future__ import annotations
 
+import array
+import contextlib
 import pickle
 import threading
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from feeder.plan.batches import Chunk
+from feeder.plan.batches import Chunk, Name, Reads
 from feeder.plan.stream import Total
 from feeder.produce.bad import BadRecord
 from feeder.produce.built import Ended, Report
 from feeder.produce.clock import Clock
-from feeder.produce.lane import Item, Lane, LaneEnd, SettledError, Snapshot
+from feeder.produce.lane import Lane, LaneEnd, SettledError, Snapshot
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import Locate, from_the_beginning
 from feeder.produce.stream_transforms import Expansion, split
@@ -99,11 +102,13 @@ class _Run:
         self._seed = recipe.seed
         self._skips = recipe.on_bad_record == "skip"
         self._early, _ = split(recipe.transforms, self._skips)
-        self._shared = shared
         self._tell_busy = tell_busy
         self._key_global = key_global
         self._lanes: dict[int, Lane] = {}
+        # A snapshot may be asked for where the lane has been read on from.
+        self._marks = shared or (bool(self._early) and recipe.lanes.window == 1)
         self._read: list[tuple[int, dict[int, int]]] = []  # steps, and where they end in each lane
+        self._settled = 0
         # Offset of the last snapshot of each lane, and the step with which it was first told.
         self._told: dict[int, tuple[int, int]] = {}
         self._opened: list[Lane] = []
@@ -112,17 +117,28 @@ class _Run:
 
     def read(
         self, chunk: Chunk, locate: Locate, clock: Clock, bad: list[BadRecord]
-    ) -> tuple[list[Item], Report] | Ended:
-        """The records of a chunk, in the order of its entries, and where its lanes are then."""
-        runs = _runs_of(chunk)
-        lanes = self._open(runs, locate)
-        items: list[Item] = []
+    ) -> tuple[Chunk, list[Any], Report] | Ended:
+        """The records of a chunk that are rows of this process, in order, with their names.
+
+        Returns:
+            The chunk of these rows, their records, and where the lanes are after the chunk.
+        """
+        reads = chunk.reads
+        assert reads is not None
+        lanes = self._open(reads, locate)
+        records: list[Any] = []
         totals: dict[int, Total] = {}
         left_out: list[BadRecord] = []
-        for run in runs:
-            entry, number, first, stop = run
+        ends: dict[int, int] = {}
+        for entry, lane, first, count, per_cycle in reads.pattern.runs:
+            number = lane + reads.first_lane
+            first += reads.cycle * per_cycle
+            stop = first + count
             try:
-                items += self._take(lanes, run, locate)
+                try:
+                    records += lanes[number].take(first, stop)
+                except SettledError:
+                    records += self._take_anew(lanes, number, first, stop, locate)
             except LaneEnd as end:
                 if number not in totals:
                     totals[number] = end.total
@@ -130,79 +146,80 @@ class _Run:
                     self._tell_bad(end.bad, chunk, at, left_out)
                 continue
             except BaseException:
-                lane = lanes[number]
-                if lane.where is not None:
-                    at = entry + max(0, min(lane.position, stop - 1) - first)
-                    clock.fail(lane.where[0], int(chunk.positions[at]), *lane.where[1:])
-                self._drop(number, lane)
+                one = lanes[number]
+                if one.where is not None:
+                    at = entry + max(0, min(one.position, stop - 1) - first)
+                    clock.fail(one.where[0], int(chunk.positions[at]), *one.where[1:])
+                self._drop(number, one)
                 raise
-            if lanes[number].has_bad:
+            if self._skips and (left := lanes[number].bad):
                 for offset in range(first, stop):
-                    found = lanes[number].bad(offset)
-                    self._tell_bad(found, chunk, entry + offset - first, bad)
+                    self._tell_bad(left.get(offset, []), chunk, entry + offset - first, bad)
+            ends[number] = stop
         if totals:
             return Ended(totals, left_out)
         try:
-            return items, self._report(chunk, runs, lanes)
+            report = self._report(reads, chunk.step, ends, lanes)
         except BaseException:
-            self._fail(chunk, runs, lanes, clock)
+            self._fail(chunk, ends, lanes, clock)
             raise
+        return *_named(chunk, records, lanes), report
 
     def _fail(
-        self, chunk: Chunk, runs: list[_Entries], lanes: dict[int, Lane], clock: Clock
+        self, chunk: Chunk, ends: dict[int, int], lanes: dict[int, Lane], clock: Clock
     ) -> None:
         """Says where a state could not be saved, and closes that lane."""
-        for entry, number, first, stop in runs:
+        for number, stop in ends.items():
             lane = lanes[number]
             if lane.closed and lane.where is not None:
-                clock.fail("read", int(chunk.positions[entry + stop - first - 1]), *lane.where[1:])
+                assert chunk.reads is not None
+                of = (chunk.reads.pattern.lanes + chunk.reads.first_lane == number) & (
+                    chunk.indices == stop - 1
+                )
+                clock.fail("read", int(chunk.positions[of][0]), *lane.where[1:])
                 self._drop(number, lane)
 
-    def _take(self, lanes: dict[int, Lane], run: _Entries, locate: Locate) -> list[Item]:
-        """The records of neighbouring entries, from a lane that may have to be opened again."""
-        _, number, first, stop = run
+    def _take_anew(
+        self, lanes: dict[int, Lane], number: int, first: int, stop: int, locate: Locate
+    ) -> list[Any]:
+        """Records of a lane that must be opened again before they can be read."""
         while True:
+            # Another thread has closed it, or another process had come further than this one.
             lane = lanes[number]
-            try:
-                return lane.take(first, stop)
-            except SettledError:
-                # Another thread has closed it, or another process had come further than this one.
-                again = locate if lane.closed else from_the_beginning
-                self._drop(number, lane)
-                lanes[number] = self._open([run], again)[number]
+            again = locate if lane.closed else from_the_beginning
+            self._drop(number, lane)
+            lanes[number] = self._opened_at({number: first}, again)[number]
+            with contextlib.suppress(SettledError):
+                return lanes[number].take(first, stop)
 
-    def _report(self, chunk: Chunk, runs: list[_Entries], lanes: dict[int, Lane]) -> Report:
+    def _report(
+        self, reads: Reads, step: int, ends: dict[int, int], lanes: dict[int, Lane]
+    ) -> Report:
         """Where the lanes can be opened after a chunk that was read."""
-        assert chunk.reads is not None
-        ends = {number: stop for _, number, _, stop in runs}
-        self._settle(chunk.reads.settled, chunk.step, ends)
-        with self._lock:
-            opened, self._opened = self._opened, []
-            replayed, replay_s = self._untold
-            self._untold = (0, 0.0)
-        for lane in opened:
-            replayed += lane.replayed
-            replay_s += lane.replay_s
-        if not chunk.reads.snapshot:
+        self._settle(reads.settled, step, ends)
+        replayed, replay_s = self._untold
+        if replayed or self._opened:
+            with self._lock:
+                replayed, replay_s = self._untold
+                self._untold = (0, 0.0)
+                opened, self._opened = self._opened, []
+            replayed += sum(lane.replayed for lane in opened)
+            replay_s += sum(lane.replay_s for lane in opened)
+        if not reads.snapshot:
             return Report(b"", b"", replayed, replay_s)
-        told: list[tuple[int, Snapshot]] = []
+        told: list[tuple[Any, ...]] = []
         for number, stop in ends.items():
             snapshot = lanes[number].snapshot(stop)
-            offset, step = self._told.get(number, (0, -1))
+            offset, before = self._told.get(number, (0, -1))
             if snapshot.offset > offset:
-                self._told[number] = (snapshot.offset, chunk.step)
-            elif step < chunk.reads.settled or snapshot.offset == 0:
+                self._told[number] = (snapshot.offset, step)
+            elif before < reads.settled or snapshot.offset == 0:
                 continue  # what was told with a batch that was given up must be told again
-            told.append((number, snapshot))
+            told.append((number, *snapshot))
         if not told:
             return Report(b"", b"", replayed, replay_s)
-        of = np.array([number for number, _ in told]).tobytes()
-        return Report(
-            pickle.dumps([(number, *snapshot) for number, snapshot in told], 5),
-            of,
-            replayed,
-            replay_s,
-        )
+        of = array.array("q", [one[0] for one in told]).tobytes()
+        return Report(pickle.dumps(told, 5), of, replayed, replay_s)
 
     def take_back(self, report: Report) -> None:
         """The chunk of a report was given up: what was read again for it is told with another."""
@@ -217,15 +234,27 @@ class _Run:
 
     close = reset
 
-    def _open(self, runs: list[_Entries], locate: Locate) -> dict[int, Lane]:
-        """Opens the lanes that are not open, and closes those of epochs gone by."""
-        lanes = self._lanes
+    def _open(self, reads: Reads, locate: Locate) -> dict[int, Lane]:
+        """The lanes that are read, open."""
+        if not self._marks:
+            wanted: AbstractSet[int] = reads.pattern.lane_set
+            if reads.first_lane:
+                wanted = {lane + reads.first_lane for lane in wanted}
+            if wanted <= self._lanes.keys():
+                return self._lanes
         firsts: dict[int, int] = {}
-        for _, number, first, _ in runs:
-            firsts.setdefault(number, first)
-        marks = self._shared or (self._early and self._plan.window == 1)
-        if firsts.keys() <= lanes.keys() and not marks:
-            return lanes
+        for _, lane, first, _, per_cycle in reads.pattern.runs:
+            firsts.setdefault(lane + reads.first_lane, first + reads.cycle * per_cycle)
+        return self._opened_at(firsts, locate)
+
+    def _opened_at(self, firsts: dict[int, int], locate: Locate) -> dict[int, Lane]:
+        """Opens the lanes that are not open, and closes those of epochs gone by.
+
+        Args:
+            firsts: Offset of the first record that is wanted of each.
+            locate: Says where they are to be opened.
+        """
+        lanes = self._lanes
         with self._lock:
             oldest = min(firsts) // self._plan.num_lanes - 1
             for number in [old for old in lanes if old // self._plan.num_lanes < oldest]:
@@ -251,7 +280,7 @@ class _Run:
                 self._told[number] = (snapshot.offset, -1)
                 self._opened.append(lanes[number])
             found = {number: lanes[number] for number in firsts}
-        if marks:
+        if self._marks:
             for number, offset in firsts.items():
                 found[number].mark(offset)
         return found
@@ -267,9 +296,10 @@ class _Run:
         """Lets go of what was read before a step."""
         with self._lock:
             self._read.append((step, ends))
-            gone = [entry for entry in self._read if entry[0] < settled]
-            if len(gone) < _SETTLED_AT_ONCE:
+            if settled < self._settled + _SETTLED_AT_ONCE:
                 return
+            self._settled = settled
+            gone = [entry for entry in self._read if entry[0] < settled]
             self._read = [entry for entry in self._read if entry[0] >= settled]
             last: dict[int, int] = {}
             for _, offsets in sorted(gone, key=lambda entry: entry[0]):
@@ -282,7 +312,7 @@ class _Run:
         self, found: list[tuple[int, int, str]], chunk: Chunk, entry: int, bad: list[BadRecord]
     ) -> None:
         assert chunk.reads is not None
-        if chunk.reads.rows[entry] >= 0 and (chunk.mask is None or chunk.mask[entry]):
+        if chunk.reads.pattern.rows[entry] >= 0 and (chunk.mask is None or chunk.mask[entry]):
             position = int(chunk.positions[entry])
             bad += [
                 BadRecord(chunk.step, position, number, text, None, shard)
@@ -290,38 +320,29 @@ class _Run:
             ]
 
 
-_Entries: TypeAlias = tuple[int, int, int, int]
-"""Entries of a chunk that follow each other in one lane: first entry, lane, first offset, stop."""
+def _named(chunk: Chunk, records: list[Any], lanes: dict[int, Lane]) -> tuple[Chunk, list[Any]]:
+    """The rows of this process among what was read, and what says how they are called."""
+    reads = chunk.reads
+    assert reads is not None
 
+    def names() -> list[Name]:
+        found: list[Name] = []
+        for _, lane, first, count, per_cycle in reads.pattern.runs:
+            first += reads.cycle * per_cycle
+            found += lanes[lane + reads.first_lane].names(first, first + count)
+        return found
 
-def _runs_of(chunk: Chunk) -> list[_Entries]:
-    assert chunk.reads is not None
-    lanes, offsets = chunk.reads.lanes, chunk.indices
-    same = (lanes[1:] == lanes[:-1]) & (offsets[1:] == offsets[:-1] + 1)
-    begins = np.concatenate([[0], np.flatnonzero(~same) + 1])
-    lengths = np.diff(begins, append=len(lanes))
-    columns = (begins, lanes[begins], offsets[begins], offsets[begins] + lengths)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+    own = reads.pattern.own
+    if own is None:
+        return replace(chunk, reads=replace(reads, names=names)), records
+    kept = np.flatnonzero(reads.pattern.rows >= 0).tolist()
 
+    def names_of_own() -> list[Name]:
+        found = names()
+        return [found[entry] for entry in kept]
 
-def resolved(chunk: Chunk, items: list[Item]) -> tuple[Chunk, list[Item]]:
-    """The rows of this process among what was read, named by shard and number in it."""
-    assert chunk.reads is not None
-    kept = np.flatnonzero(chunk.reads.rows >= 0)
-    items = [items[entry] for entry in kept.tolist()]
-    reads = replace(
-        chunk.reads,
-        lanes=chunk.reads.lanes[kept],
-        rows=chunk.reads.rows[kept],
-        shards=np.array([item[2] for item in items], np.int64),
-    )
-    return replace(
-        chunk,
-        positions=chunk.positions[kept],
-        indices=np.array([item[3] for item in items], np.int64),
-        mask=None if chunk.mask is None else chunk.mask[kept],
-        reads=reads,
-    ), items
+    chunk = replace(reads, pattern=own, names=names_of_own).chunk(chunk.step, chunk.part_of)
+    return chunk, [records[entry] for entry in kept]
 
 
 def unpickled(report: Report) -> dict[int, Snapshot]:
