@@ -27,7 +27,7 @@ from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer, Layout, LeafSpec
 from feeder.produce.recipe import Recipe
 from feeder.produce.records import Records
-from feeder.produce.session import Locate, from_the_beginning
+from feeder.produce.session import GivenUpError, Locate, from_the_beginning
 from feeder.produce.stream_records import StreamRecords
 from feeder.produce.streams import Streams
 from feeder.sources import ArraySource, RandomAccess, Stream
@@ -42,10 +42,6 @@ class Reserve(Protocol):
     def __call__(self, num_bytes: int, /) -> tuple[Buffer, int]:
         """Returns a buffer, and the offset from which ``num_bytes`` of it are free."""
         ...
-
-
-class GivenUpError(BaseException):
-    """There is no slot for this batch, or nobody wants it; no error of user code."""
 
 
 class NotInPiecesError(Exception):

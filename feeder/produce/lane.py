@@ -56,10 +56,6 @@ class LaneEnd(Exception):  # noqa: N818 - no error
         self.bad = bad
 
 
-class _Over(Exception):  # noqa: N818 - no error
-    """There is no shard left."""
-
-
 def _nobody() -> None:
     """There is nobody to tell."""
 
@@ -149,10 +145,9 @@ class Lane:
             Exception: Whatever user code raises.
         """
         with self._lock:
-            begin = first - self._first
-            if self.closed or begin < 0:
+            if self.closed or first < self._first:
                 raise SettledError
-            if len(self._records) < stop - self._first:
+            if self._first + len(self._records) < stop:
                 try:
                     self._read_to(stop)
                 except LaneEnd:
@@ -160,8 +155,7 @@ class Lane:
                 except BaseException:
                     self.closed = True  # at once: an iterator that raised may say that it is over
                     raise
-                begin = first - self._first
-            return self._records[begin : begin + stop - first]
+            return self._records[first - self._first : stop - self._first]
 
     def names(self, first: int, stop: int) -> list[Name]:
         """What the records that were taken are called."""
@@ -181,9 +175,11 @@ class Lane:
     def snapshot(self, offset: int) -> Snapshot:
         """The last place at or before an offset where the lane can be opened."""
         with self._lock:
-            if offset == self.position > self._marks[-1].offset and not self._marks_shards:
-                here = self._here()
-                self._marks.append(here)
+            if offset == self._first + len(self._records) and not self._marks_shards:
+                here = self._marks[-1]
+                if here.offset < offset:
+                    here = self._here()
+                    self._marks.append(here)
                 return here
             for mark in reversed(self._marks):
                 # Whether the next shard is open, once one is over, depends on who has read on.
@@ -211,14 +207,20 @@ class Lane:
             shard.close()
 
     def _read_to(self, stop: int) -> None:
-        if self.position < self._settled:
-            pace = Pace(self._tell_busy)
-            while self.position < self._settled:
-                self._read(min(self._settled, self.position + pace.count))
-                pace.tick()
-            self.replay_s += pace.spent_s
-        while self.position < stop:
-            self._read(stop)
+        if self._first + len(self._records) < self._settled:
+            self._replay()
+        while (missing := stop - self._first - len(self._records)) > 0:
+            self._read(missing)
+
+    def _replay(self) -> None:
+        """Reads again what is settled, on the way to what is not."""
+        pace = Pace(self._tell_busy)
+        while (missing := self._settled - self.position) > 0:
+            self._read(min(missing, pace.count))
+            gone = self._let_go()
+            self.replayed += 0 if self._is_stateful else gone
+            pace.tick()
+        self.replay_s += pace.spent_s
 
     def _let_go(self) -> int:
         """Forgets the records that are settled, and returns how many there were."""
@@ -229,37 +231,34 @@ class Lane:
             self._names.settle(self._first)
         return gone
 
-    def _read(self, stop: int) -> None:
-        """Reads on towards an offset, by some records or by a window of them."""
+    def _read(self, count: int) -> None:
+        """Reads on, by up to so many records or by a window of them."""
+        if self._window > 1 or self._due:
+            count = self._note(count)
+        if self._as_read:
+            self._read_shard(self._records, count)
+        else:
+            self._read_window()
+
+    def _note(self, count: int) -> int:
+        """Notes where the lane is, if it will be asked for; how many records may be read then."""
         offset = self.position
-        if self._window > 1 or (self._due and self._due[0] <= offset):
-            while self._due and self._due[0] <= offset:
-                self._due.pop(0)
-            if offset > self._marks[-1].offset and not self._marks_shards:
-                self._marks.append(self._here())
-        try:
-            if self._as_read:
-                if self._due:
-                    stop = min(stop, self._due[0])
-                self._read_shard(self._records, stop - offset)
-            else:
-                self._read_window()
-        except _Over:
-            total = Total(offset, self._read_before)
-            raise LaneEnd(total, self._bad.get(offset, [])) from None
-        if offset < self._settled:  # read again on the way to there
-            gone = self._let_go()
-            self.replayed += 0 if self._is_stateful else gone
+        due = self._window > 1
+        while self._due and self._due[0] <= offset:
+            self._due.pop(0)
+            due = True
+        if due and offset > self._marks[-1].offset and not self._marks_shards:
+            self._marks.append(self._here())
+        return min(count, self._due[0] - offset) if self._due else count
 
     def _read_window(self) -> None:
         """Reads so many records as are shuffled together, or what one of them becomes."""
         window: list[tuple[Any, Name]] = []
         try:
-            while len(window) < self._window:
+            window += self._next(self._window)
+            while len(window) < self._window > 1:
                 window += self._next(self._window - len(window))
-                if self._window == 1:
-                    break
-        except _Over:
+        except LaneEnd:
             if not window:
                 raise
         if self._window > 1:
@@ -316,7 +315,8 @@ class Lane:
     def _open(self) -> Shard:
         """Opens the next shard."""
         if self._item == len(self._shards):
-            raise _Over
+            total = Total(self.position, self._read_before)
+            raise LaneEnd(total, self._bad.get(self.position, []))
         number = self._shards[self._item]
         self._key = shard_key(self._epoch, number)
         resumed = self._begin.item == self._item and self._begin.num_read > 0
@@ -358,8 +358,7 @@ class Lane:
         self.replay_s += pace.spent_s
 
     def _here(self) -> Snapshot:
-        offset = self.position
-        shard = self._shard
+        offset, shard = self._first + len(self._records), self._shard
         if shard is not None:
             try:
                 state = shard.state()

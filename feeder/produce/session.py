@@ -17,6 +17,10 @@ from feeder.produce.lane import Snapshot
 from feeder.produce.layout import Buffer
 
 
+class GivenUpError(BaseException):
+    """There is no slot for this batch, or nobody wants it; no error of user code."""
+
+
 class LocalBatch:
     """A batch in its slot, and the lease on it.
 

@@ -28,7 +28,7 @@ from feeder.produce.built import Ended, Report
 from feeder.produce.clock import Clock
 from feeder.produce.lane import Lane, LaneEnd, SettledError, Snapshot
 from feeder.produce.recipe import Recipe
-from feeder.produce.session import Locate, from_the_beginning
+from feeder.produce.session import GivenUpError, Locate, from_the_beginning
 from feeder.produce.stream_transforms import Expansion, split
 from feeder.sources import Stream
 
@@ -102,6 +102,7 @@ class _Run:
         self._seed = recipe.seed
         self._skips = recipe.on_bad_record == "skip"
         self._early, _ = split(recipe.transforms, self._skips)
+        self._shared = shared
         self._tell_busy = tell_busy
         self._key_global = key_global
         self._lanes: dict[int, Lane] = {}
@@ -138,13 +139,15 @@ class _Run:
                 try:
                     records += lanes[number].take(first, stop)
                 except SettledError:
-                    records += self._take_anew(lanes, number, first, stop, locate)
+                    records += self._take_anew(chunk.step, lanes, number, first, stop, locate)
             except LaneEnd as end:
                 if number not in totals:
                     totals[number] = end.total
                     at = entry + max(0, end.total.records - first)
                     self._tell_bad(end.bad, chunk, at, left_out)
                 continue
+            except GivenUpError:
+                raise
             except BaseException:
                 one = lanes[number]
                 if one.where is not None:
@@ -180,12 +183,14 @@ class _Run:
                 self._drop(number, lane)
 
     def _take_anew(
-        self, lanes: dict[int, Lane], number: int, first: int, stop: int, locate: Locate
+        self, step: int, lanes: dict[int, Lane], number: int, first: int, stop: int, locate: Locate
     ) -> list[Any]:
         """Records of a lane that must be opened again before they can be read."""
         while True:
-            # Another thread has closed it, or another process had come further than this one.
             lane = lanes[number]
+            if self._shared and step < self._settled:
+                raise GivenUpError  # other threads have read on, and go on with this lane
+            # Another thread has closed it, or another process had come further than this one.
             again = locate if lane.closed else from_the_beginning
             self._drop(number, lane)
             lanes[number] = self._opened_at({number: first}, again)[number]
