@@ -4,7 +4,7 @@ Guarantees:
     * `get` gives the same record for an offset whenever it is asked, from whatever snapshot the
       lane was opened, until that offset is settled.
     * Records are read once, in order, as far as somebody asks; those that are settled are let go.
-    * Threads may share a lane: one of them reads at a time.
+    * Threads may share a lane, one at a time.
 
 Owner:
     The lane owns the shard that is open.
@@ -13,7 +13,6 @@ Owner:
 from __future__ import annotations
 
 import bisect
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -129,7 +128,6 @@ class Lane:
         self._is_stateful = False  # whether the last shard that was opened is
         self._key = 0
         self._due: list[int] = []
-        self._lock = threading.Lock()
 
     @property
     def position(self) -> int:
@@ -144,23 +142,21 @@ class Lane:
             SettledError: The first of them is gone, or the lane is closed.
             Exception: Whatever user code raises.
         """
-        with self._lock:
-            if self.closed or first < self._first:
-                raise SettledError
-            if self._first + len(self._records) < stop:
-                try:
-                    self._read_to(stop)
-                except LaneEnd:
-                    raise
-                except BaseException:
-                    self.closed = True  # at once: an iterator that raised may say that it is over
-                    raise
-            return self._records[first - self._first : stop - self._first]
+        if self.closed or first < self._first:
+            raise SettledError
+        if self._first + len(self._records) < stop:
+            try:
+                self._read_to(stop)
+            except LaneEnd:
+                raise
+            except BaseException:
+                self.closed = True  # at once: an iterator that raised may say that it is over
+                raise
+        return self._records[first - self._first : stop - self._first]
 
     def names(self, first: int, stop: int) -> list[Name]:
         """What the records that were taken are called."""
-        with self._lock:
-            return self._names.of(first, stop)
+        return self._names.of(first, stop)
 
     @property
     def bad(self) -> dict[int, list[tuple[int, int, str]]]:
@@ -169,35 +165,32 @@ class Lane:
 
     def mark(self, offset: int) -> None:
         """A snapshot at an offset will be asked for once the lane has been read beyond it."""
-        with self._lock:
-            bisect.insort(self._due, offset)
+        bisect.insort(self._due, offset)
 
     def snapshot(self, offset: int) -> Snapshot:
         """The last place at or before an offset where the lane can be opened."""
-        with self._lock:
-            if offset == self._first + len(self._records) and not self._marks_shards:
-                here = self._marks[-1]
-                if here.offset < offset:
-                    here = self._here()
-                    self._marks.append(here)
-                return here
-            for mark in reversed(self._marks):
-                # Whether the next shard is open, once one is over, depends on who has read on.
-                if mark.offset < offset or (mark.offset == offset and not self._marks_shards):
-                    return mark
-            return self._marks[0]
+        if offset == self._first + len(self._records) and not self._marks_shards:
+            here = self._marks[-1]
+            if here.offset < offset:
+                here = self._here()
+                self._marks.append(here)
+            return here
+        for mark in reversed(self._marks):
+            # Whether the next shard is open, once one is over, depends on who has read on.
+            if mark.offset < offset or (mark.offset == offset and not self._marks_shards):
+                return mark
+        return self._marks[0]
 
     def settle(self, offset: int) -> None:
         """Nothing before an offset will be asked for again."""
-        with self._lock:
-            if offset <= self._settled:
-                return
-            self._settled = offset
-            self._let_go()
-            while len(self._marks) > 1 and self._marks[1].offset <= offset:
-                del self._marks[0]
-            for at in [at for at in self._bad if at < offset]:
-                del self._bad[at]
+        if offset <= self._settled:
+            return
+        self._settled = offset
+        self._let_go()
+        while len(self._marks) > 1 and self._marks[1].offset <= offset:
+            del self._marks[0]
+        for at in [at for at in self._bad if at < offset]:
+            del self._bad[at]
 
     def close(self) -> None:
         """Closes the shard that is open; nothing can be read any more. Any thread may."""

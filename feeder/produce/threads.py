@@ -36,6 +36,7 @@ from feeder.produce.session import Locate, Outcome
 from feeder.produce.slots import FORKED, Slab
 from feeder.produce.streams import Streams
 from feeder.produce.supervise import START_TIMEOUT_S, Limits
+from feeder.produce.turns import Turns
 
 CLOSE_TIMEOUT_S = 2.0
 """Longest wait for threads that are at a batch when all is closed."""
@@ -95,8 +96,9 @@ class Threads:
         self._timeout_s = limits.timeout_s
         self._slab = slab
         self._streams: Streams | None = None
+        self._turns = Turns()
         if recipe.lanes is not None:
-            self._streams = Streams(recipe, shared=True)
+            self._streams = Streams(recipe, self._turns)
             self._streams.tell_busy = self._still_busy
         self._pid = os.getpid()
         self._changed = threading.Condition()
@@ -233,6 +235,8 @@ class Threads:
                 while self._jobs:
                     job = self._jobs.popleft()
                     if job.wanted_by():
+                        if job.chunk.reads is not None:
+                            self._turns.begin(job.chunk)
                         worker.since, worker.job = time.monotonic(), job
                         return job
                     self._forget(job)
@@ -260,6 +264,9 @@ class Threads:
             outcome = build_here(builder, job.chunk, self._slab, 0 if awaited else 2, locate)
         except BaseException as error:  # of a kind that user code should not raise
             return Failure.of(error, "build", None)
+        finally:
+            if job.chunk.reads is not None:
+                self._turns.end(job.chunk)
         if isinstance(outcome, Failure) and isinstance(outcome.exception, MemoryLimitError):
             with self._changed:
                 if job.wanted_by() and not awaited:

@@ -19,6 +19,7 @@ from feeder.produce.built import Built
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import GivenUpError
 from feeder.produce.streams import Streams
+from feeder.produce.turns import Turns
 from feeder.streaming import Streaming
 from tests.streams.shards import (
     LENGTHS,
@@ -554,13 +555,15 @@ def test_a_thread_that_comes_too_late_closes_no_shard_of_the_others(tmp_path):
     )
     planner = StreamPlanner(2, None, 4, 1, "drop")
     reading = Reading(planner, np.arange, None)
-    builder = Builder(asked.recipe, False, Streams(asked.recipe, shared=True))
+    turns = Turns()
+    builder = Builder(asked.recipe, False, Streams(asked.recipe, turns))
 
     def build(step, settled):
         place = planner.start()
         for _ in range(step):
             place = planner.plan(place, {}).after
         chunk = reading.chunk(planner.plan(place, {}), 1, (1,), settled, True)
+        turns.begin(chunk)
         return builder.build(chunk, lambda size: (bytearray(size), 0))
 
     assert all(isinstance(build(step, max(0, step - 2)), Built) for step in range(20))
