@@ -2,6 +2,7 @@
 
 from feeder.monitor.bad import BadRecords
 from feeder.monitor.meter import Meter
+from feeder.monitor.progress import progress
 from feeder.monitor.stats import ProcessMemory, StageStats, Stats
 from feeder.monitor.timeline import MemorySample, Restart, Span, Timeline
 from feeder.monitor.trace import named
@@ -17,4 +18,5 @@ __all__ = [
     "Stats",
     "Timeline",
     "named",
+    "progress",
 ]
