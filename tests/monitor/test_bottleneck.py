@@ -139,7 +139,7 @@ TABLE = {
         "smaller or of fewer leaves (as uint8, to be widened on the device).",
     ),
     "handing over": (
-        measured(0.01, {"wait": 0.05, "wait_worker": 0.01, "place": 0.01, "read": 0.02}, **TWO),
+        measured(0.01, {"wait": 0.05, "wait_worker": 0.02, "read": 0.02}, **TWO),
         "The loop waits for data 83 % of the time, most of it while batches are handed over, 30 µs "
         "for each: your step takes no longer than that; raise `batch_size`, so that there are "
         "fewer of them.",
