@@ -126,7 +126,7 @@ class Chunk:
         """Rows of the whole local batch, of which this is the chunk, that are no padding."""
         if self.mask is None:
             return self.batch_rows
-        real = self.mask if self.reads is None else self.mask & (self.reads.rows >= 0)
+        real = self.mask if self.reads is None else self.mask & (self.reads.pattern.rows >= 0)
         return int(np.count_nonzero(real))
 
     def rows(self, first: int, stop: int) -> Chunk:
