@@ -1,0 +1,58 @@
+"""Tables and units, as the commands print them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Columns as wide as they need be.
+
+    Args:
+        head: Title of each column.
+        rows: Cells of each row.
+        right: Numbers of the columns whose cells stand at the right.
+    """
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+
+    def padded(line: list[str]) -> str:
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        return ("  " + "  ".join(cells)).rstrip()
+
+    return "\n".join(map(padded, lines))
+
+
+def pairs(rows: Sequence[tuple[str, str]]) -> str:
+    """Names with what belongs to them."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name.ljust(width)}  {value}".rstrip() for name, value in rows)
+
+
+def number(value: float) -> str:
+    """Three digits at least, all before the point: 12,345 or 12.3 or 0.0123."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return str(value)
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def size(num_bytes: float) -> str:
+    """Bytes in the unit that suits them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(num_bytes) < 999.5:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:,.0f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them."""
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if seconds * factor < 999.5:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
