@@ -2,5 +2,6 @@
 
 from feeder.monitor.bad import BadRecords
 from feeder.monitor.stats import Stats
+from feeder.monitor.timeline import MemorySample, Restart, Span, Timeline
 
-__all__ = ["BadRecords", "Stats"]
+__all__ = ["BadRecords", "MemorySample", "Restart", "Span", "Stats", "Timeline"]
