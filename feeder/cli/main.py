@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from feeder.cli import bench, inspect, verify
+from feeder.cli import bench, inspect, profile, verify
 from feeder.cli.subject import UsageError, find
 from feeder.version import VERSION
 
 INTERRUPTED = 130
 """As a shell says it of a process that Ctrl-C has ended."""
 
-_COMMANDS: tuple[ModuleType, ...] = (inspect, bench, verify)
+_COMMANDS: tuple[ModuleType, ...] = (inspect, bench, verify, profile)
 _LOADER = (
     "module:loader or path/to/file.py:loader, where the loader is a feeder.DataLoader, or a "
     "function without required arguments that returns one"
@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="feeder", description="Looks at a feeder.DataLoader: shows, measures, verifies it."
+        prog="feeder",
+        description="Looks at a feeder.DataLoader: shows, measures, verifies or profiles it.",
     )
     parser.add_argument("--version", action="version", version=f"jax-feeder {VERSION}")
     commands = parser.add_subparsers(metavar="command", required=True)
