@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from feeder import arguments, topology
 from feeder.calling import Calling
 from feeder.errors import ClosedError
-from feeder.iterator import BatchIterator, Stages
+from feeder.iterator import BatchIterator
 from feeder.ordering import Ordering
 from feeder.place.ends import Job
 from feeder.place.replicas import ReplicaCheck
@@ -26,6 +26,7 @@ from feeder.produce.transforms import Filter, FlatMap, RandomMap
 from feeder.production import Production, WorkerType
 from feeder.sample import Sample
 from feeder.sources import FromCallable, RandomAccess, Stream
+from feeder.stages import Stages
 from feeder.streaming import Streaming
 from feeder.version import VERSION
 

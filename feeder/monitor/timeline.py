@@ -68,15 +68,15 @@ class MemorySample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Workers died and were replaced.
+    """A worker died, and was replaced.
 
     Attributes:
-        at_s: When this was seen, at a ``next()``: seconds from the iterator's first one.
-        count: How many.
+        at_s: When this was seen: seconds from the iterator's first ``next()``.
+        process: Which: ``"worker 0"``, ….
     """
 
     at_s: float
-    count: int
+    process: str
 
 
 @dataclass(frozen=True, slots=True)

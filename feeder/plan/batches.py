@@ -101,6 +101,14 @@ class Chunk:
             return self.reads.num_rows
         return len(self.indices) if self.part_of is None else self.part_of
 
+    @property
+    def num_real(self) -> int:
+        """Rows of the whole local batch, of which this is the chunk, that are no padding."""
+        if self.mask is None:
+            return self.batch_rows
+        real = self.mask if self.reads is None else self.mask & (self.reads.rows >= 0)
+        return int(np.count_nonzero(real))
+
     def rows(self, first: int, stop: int) -> Chunk:
         """A chunk of some of the rows of a whole local batch."""
         return Chunk(

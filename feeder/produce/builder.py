@@ -21,9 +21,10 @@ from feeder.plan.batches import Chunk
 from feeder.produce.ambient import Ambient, Scope
 from feeder.produce.bad import BadRecord
 from feeder.produce.built import Built, Ended, Passed
-from feeder.produce.clock import Clock
+from feeder.produce.clock import HERE, Clock
 from feeder.produce.columns import Columns, as_array
 from feeder.produce.failures import Failure
+from feeder.produce.info import get_worker_info
 from feeder.produce.layout import Buffer, Layout, LeafSpec
 from feeder.produce.recipe import Recipe
 from feeder.produce.records import Records
@@ -65,6 +66,8 @@ class Builder:
     def __init__(
         self, recipe: Recipe, ambient: bool = True, streams: Streams | None = None
     ) -> None:
+        info = get_worker_info()
+        self._worker = HERE if info is None else info.worker_id
         self._collate = recipe.collate
         self._batch_transforms = recipe.batch_transforms
         self._skips = recipe.on_bad_record == "skip"
@@ -353,7 +356,7 @@ class Builder:
         if chunk.mask is not None:
             of = slice(None) if chunk.reads is None else chunk.reads.rows
             arrays[-1][of] = chunk.mask
-        return Built(layout, objects, clock.times(), bad)
+        return Built(layout, objects, clock.times(self._worker), bad)
 
     def _key(self, chunk: Chunk) -> None:
         if self._ambient is not None:

@@ -36,6 +36,7 @@ from feeder.produce.session import Locate, Outcome
 from feeder.produce.slots import FORKED, Slab
 from feeder.produce.streams import Streams
 from feeder.produce.supervise import START_TIMEOUT_S, Limits
+from feeder.produce.workforce import Workforce
 
 CLOSE_TIMEOUT_S = 2.0
 """Longest wait for threads that are at a batch when all is closed."""
@@ -78,9 +79,6 @@ class Threads:
         slab: The slots, owned from now on.
     """
 
-    worker_pids = ()
-    num_restarts = 0
-
     def __init__(
         self,
         recipe: Recipe,
@@ -109,6 +107,17 @@ class Threads:
 
     def start(self) -> None:
         """Nothing to do: threads start at once, with the first batch."""
+
+    def workforce(self) -> Workforce:
+        """The threads."""
+        return Workforce(
+            "thread",
+            self._num_workers,
+            self.window,
+            self._slab.slot_bytes,
+            self._slab.held_bytes,
+            self._slab.max_bytes,
+        )
 
     def session(self, locate: Locate | None = None) -> ThreadSession:
         """Opens a session."""
