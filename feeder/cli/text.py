@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from feeder.monitor.table import size
+
+__all__ = ["duration", "number", "pairs", "size", "table"]
+
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Columns as wide as they need be.
@@ -39,15 +43,6 @@ def number(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
-
-
-def size(num_bytes: float) -> str:
-    """Bytes in the unit that suits them."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(num_bytes) < 999.5:
-            return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:,.0f} TiB"
 
 
 def duration(seconds: float) -> str:

@@ -88,10 +88,11 @@ function draw() {
     put(svg, "rect", { class: "lane", x: edge, y, width: width - edge, height: laneHeight, rx: 3 });
     row.lane < 0 ? area(y, edge, width) : spans(byRow[number], y, edge, width);
   });
-  for (const [at, count] of data.restarts) {
+  for (const [at, lane] of data.restarts) {
     if (at < view[0] || at > view[1]) continue;
-    const mark = put(svg, "line", { class: "mark", x1: x(at), x2: x(at), y1: top - 4, y2: height });
-    put(mark, "title", {}, `${count} worker${count > 1 ? "s" : ""} died and replaced`);
+    const y = top + rows.findIndex((row) => row.name === lane) * (laneHeight + gap);
+    put(svg, "line", { class: "mark", x1: x(at), x2: x(at), y1: Math.max(y, top) - 3, y2: (y < top ? height : y + laneHeight + 3) });
+    put(svg, "text", { class: "died", x: x(at) + 3, y: Math.max(y, top) + 10 }, "✕").died = lane;
   }
   svg.dataset.drawn = drawn;
   drawWindow();
@@ -198,6 +199,8 @@ function hover(event) {
   if (span) {
     const [lane, stage, step, began, ended] = span;
     tell(event, [`step ${step}: ${name(data.stages[stage])}`, `${data.lanes[lane]}: ${time(ended - began)}`, `from ${time(began)} on`]);
+  } else if (event.target.died) {
+    tell(event, [`${event.target.died} died, and was replaced`]);
   } else if (rows[row] && rows[row].lane < 0 && at(event) > view[0]) {
     const count = readyAt(at(event));
     tell(event, [`${count} batch${count === 1 ? "" : "es"} ready`, `at ${time(at(event))}`]);
@@ -211,13 +214,11 @@ function drawOverview() {
   overview.replaceChildren();
   overview.setAttribute("viewBox", `0 0 ${width} 22`);
   put(overview, "text", { class: "name", x: 0, y: 15 }, "all");
-  let end = -1;
-  for (const span of data.spans) {
-    if (span[0] !== user) continue;
-    const from = edge + (span[3] - whole[0]) * factor, to = edge + (span[4] - whole[0]) * factor;
-    if (to - end < 0.4 && span[1] !== wait) continue;
-    end = to;
-    put(overview, "rect", { x: from, y: 3, width: Math.max(0.5, to - from), height: 16, fill: colour(data.stages[span[1]]) });
+  put(overview, "rect", { x: edge - whole[0] * factor, y: 3, width: last * factor, height: 16, fill: colour("step") });
+  for (const [lane, stage, , began, ended] of data.spans) {
+    const wide = (ended - began) * factor;
+    if (lane !== user || stage !== wait || wide < 0.5) continue;  // nobody could see it
+    put(overview, "rect", { x: edge + (began - whole[0]) * factor, y: 3, width: wide, height: 16, fill: colour("wait") });
   }
   frame = put(overview, "rect", { class: "window", y: 1, height: 20, rx: 3 });
   drawWindow();

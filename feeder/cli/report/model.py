@@ -135,7 +135,7 @@ def drawn(profile: Profile) -> dict[str, Any]:
             for each in steps_of(timeline)
         ],
         "memory": memory,
-        "restarts": [[_us(restart.at_s), restart.count] for restart in timeline.restarts],
+        "restarts": [[_us(restart.at_s), restart.process] for restart in timeline.restarts],
     }
 
 
