@@ -74,7 +74,7 @@ def run(
     cpus = available_cpus()
     with subject.load() as loader:
         asked = loader.arguments
-        numbers = _numbers(cpus, asked["num_workers"]) if workers is None else list(workers)
+        numbers = numbers_for(cpus, asked["num_workers"]) if workers is None else list(workers)
     runs = {number: Run(subject, number, asked) for number in numbers}
     count = f"{cpus} CPU" if cpus == 1 else f"{cpus} CPUs"
     print(f"{subject.name}, on {count}: {_ROUNDS} rounds of all in turns\n", flush=True)
@@ -99,7 +99,8 @@ def run(
     return 0
 
 
-def _numbers(cpus: int, configured: Any) -> list[int]:
+def numbers_for(cpus: int, configured: Any) -> list[int]:
+    """Numbers of workers worth trying, beside the one that is configured."""
     most = min(cpus, MOST_WORKERS)
     numbers = {0, 1, 2, most} | {2**power for power in range(most.bit_length())}
     if configured != "auto":

@@ -47,7 +47,7 @@ def write_grid(batch: Any, path: Path, leaf: str | None = None) -> str:
         UsageError: There is no such leaf, or it holds no images.
     """
     name, images = _found(batch, leaf)
-    images, scaled = _as_bytes(images[:_MOST])
+    images, scaled = as_bytes(images[:_MOST])
     picture = _pillow().fromarray(grid(images))
     picture.save(path, format="PNG")
     count = "1 image" if len(images) == 1 else f"{len(images)} images"
@@ -117,7 +117,7 @@ def _as_images(array: NDArray[Any], strict: bool) -> NDArray[Any] | None:
     return np.moveaxis(array, 1, -1) if array.shape[1] in (1, 3, 4) else None
 
 
-def _as_bytes(images: NDArray[Any]) -> tuple[NDArray[np.uint8], str]:
+def as_bytes(images: NDArray[Any]) -> tuple[NDArray[np.uint8], str]:
     """Images as bytes, and in words how their values were scaled."""
     if images.dtype == np.uint8:
         return images, ""

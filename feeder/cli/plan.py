@@ -52,10 +52,11 @@ def _steps(loader: DataLoader) -> str:
     per_epoch, steps = loader._feeds.steps_per_epoch, loader._feeds.num_steps
     if per_epoch is None:
         return f"not known beforehand: {loader._why()}"
-    epochs = loader.arguments["num_epochs"]
     if steps is None:
         return f"{per_epoch:,} in each epoch, for ever"
-    return f"{steps:,} in all, {per_epoch:,} in each of {epochs:,} epochs"
+    epochs = loader.arguments["num_epochs"]
+    about = "" if steps == epochs * per_epoch else "at least "
+    return f"{steps:,}: {epochs:,} {'epoch' if epochs == 1 else 'epochs'} of {about}{per_epoch:,}"
 
 
 def _order(asked: dict[str, Any], ordering: Ordering | Streaming | Calling) -> str:
@@ -107,6 +108,8 @@ def _workers(asked: dict[str, Any]) -> str:
     if workers == 0:
         return f"none: batches are built in this process; {here}"
     kind = "threads" if asked["worker_type"] == "thread" else "processes"
+    if workers == 1:
+        kind = asked["worker_type"]
     chunks = asked["chunks_per_batch"]
     shared = f", {chunks} of which share a batch" if chunks > 1 else ""
     return f"{workers} {kind}{shared}; {here}"

@@ -47,7 +47,7 @@ def number(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds in the unit that suits them."""
-    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+    for unit, factor in (("ns", 1e9), ("µs", 1e6), ("ms", 1e3)):
         if seconds * factor < 999.5:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"

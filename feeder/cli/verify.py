@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,18 +82,24 @@ def run(subject: Subject, steps: int = _STEPS) -> int:
     count = "1 batch" if runs.steps == 1 else f"{runs.steps} batches"
     print(f"{subject.name}, {count}: must be those of num_workers=0\n", flush=True)
     failed = done = 0
+    warned: dict[str, None] = {}
     for check in runs.checks():
         found = check.left_out
         verdict = "left out" if found else "ok"
         if not found:
             done += 1
-            try:
-                found = runs.compare(check.batches())
-                verdict = "FAILED" if found else verdict
-            except Exception as error:
-                verdict, found = "FAILED", _brief(error)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                try:
+                    found = runs.compare(check.batches())
+                    verdict = "FAILED" if found else verdict
+                except Exception as error:
+                    verdict, found = "FAILED", _brief(error)
+            warned |= {str(warning.message): None for warning in caught}
             failed += verdict == "FAILED"
         print(f"  {verdict.ljust(8)}  {check.name}{found and ': '}{found}", flush=True)
+    for message in warned:
+        print(f"\nwarning: {message}")
     if failed:
         print(f"\n{failed} of {done} differ; a is the run with num_workers=0, b that of the line")
         return 1
