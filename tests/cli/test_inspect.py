@@ -51,8 +51,8 @@ first batch, after 1 ms
   leaf                   min  max   mean  NaN
   batch['digit']           0  254    126    0
   batch['name']    'image 0'
-  batch['pixels']          0  255    129    0
-  batch['planes']          0    1  0.505    0
+  batch['pixels']          0  255    124    0
+  batch['planes']          0    1  0.488    0
   batch['weight']        0.5  0.5    0.5    2
 """
     )
