@@ -32,7 +32,7 @@ from feeder.errors import (
 )
 from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
-from feeder.monitor import Stats
+from feeder.monitor import Stats, Timeline, progress
 from feeder.place.shardings import batch_sharding
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.samplers import InfiniteSampler, WeightedSampler
@@ -67,6 +67,7 @@ __all__ = [
     "Stats",
     "Stream",
     "StreamError",
+    "Timeline",
     "WeightedSampler",
     "WindowShuffle",
     "WorkerDiedError",
@@ -75,6 +76,7 @@ __all__ = [
     "WorkerTimeoutError",
     "batch_sharding",
     "get_worker_info",
+    "progress",
     "stream_of",
 ]
 __version__ = VERSION

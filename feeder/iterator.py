@@ -124,6 +124,14 @@ class BatchIterator(Iterator[Any]):
             self._bad.add(bad)
         raise StopIteration
 
+    def __length_hint__(self) -> int:
+        """Batches left, where that is known; what `operator.length_hint` asks for."""
+        end = self._feeds.num_steps
+        if self._epoch is not None:
+            after = self._feeds.epoch(self._epoch + 1)
+            end = None if after is None else after.step
+        return NotImplemented if end is None else max(0, end - self._feed.step)
+
     def get_state(self) -> dict[str, Any]:
         """The place after the last batch delivered: a small JSON-able dict.
 

@@ -33,6 +33,16 @@ def test_the_blocks_of_the_page_on_hosts_run(kind, num_processes):
             assert "`first records`: {" in out
 
 
+def test_the_blocks_of_the_page_on_monitoring_run():
+    text = (ROOT / "docs" / "monitoring.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 5
+    (code, out, errors) = run("\n".join(blocks), 1)[0]
+    assert code == 0, errors
+    assert "The workers cannot keep up" in out
+    assert out.endswith(".pb\n")
+
+
 def test_the_blocks_of_the_page_on_streams_run():
     text = (ROOT / "docs" / "streams.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

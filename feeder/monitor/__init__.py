@@ -1,6 +1,7 @@
 """Where does the time go, and which records were bad? Noted while batches flow."""
 
 from feeder.monitor.bad import BadRecords
+from feeder.monitor.bar import progress
 from feeder.monitor.meter import Meter
 from feeder.monitor.stats import ProcessMemory, StageStats, Stats
 from feeder.monitor.timeline import MemorySample, Restart, Span, Timeline
@@ -17,4 +18,5 @@ __all__ = [
     "Stats",
     "Timeline",
     "named",
+    "progress",
 ]

@@ -33,7 +33,8 @@ def drawn(
 
     spans: list[Span] = []
     before, left_before = 0, None
-    for row in ring.last().tolist():
+    _, _, rows = ring.read()
+    for row in rows.tolist():
         step, entered, left = row[Column.STEP], row[Column.ENTERED], row[Column.LEFT]
         if left_before is not None:
             spans.append(Span("user", "step", before, at(left_before), at(entered)))

@@ -82,18 +82,20 @@ class Meter:
             slept_ns: How long that waited for workers.
         """
         outcome: Any = fed.outcome  # no failure
-        rows, step = fed.chunk.num_real, fed.chunk.step
-        if bad and fed.chunk.reads is None:  # in a stream, the next record takes the row
+        chunk = fed.chunk
+        rows = len(chunk.indices)
+        if chunk.mask is not None or chunk.reads is not None:
+            rows = chunk.num_real
+        elif bad:  # in a stream, the next record takes the row
             rows -= sum(record.replaced_by is None for record in bad)
         left_ns = time.perf_counter_ns()
-        if not self._ring.count:
+        if not self._first_ns:
             self._first_ns = left_ns - entered_ns
-        self._ring.add(
-            (step, entered_ns, left_ns, slept_ns, *placed, *fed.called, rows, outcome.num_bytes),
-            outcome.times,
-        )
+        # As of `Column`.
+        numbers = (chunk.step, entered_ns, left_ns, slept_ns, *placed, *fed.called)
+        self._ring.add((*numbers, rows, outcome.num_bytes, *outcome.times))
         if outcome.parts:
-            self._ring.parts.extend((step, part) for part in outcome.parts)
+            self._ring.parts.extend((chunk.step, part) for part in outcome.parts)
 
     def failed(self, entered_ns: int) -> None:
         """A ``next()`` ends without a batch."""
@@ -123,7 +125,7 @@ class Meter:
     def stats(self, **others: Any) -> Stats:
         """What was measured; ``others`` are fields of it that the iterator knows."""
         now, force = time.perf_counter_ns(), self._workforce()
-        rows, totals = self._ring.last(), self._ring.totals()
+        count, totals, rows = self._ring.read()
         recent = rows[1:]  # the first one's beginning is not known, or it is that of the run
         spans = durations(recent)
         here = force.num_workers == 0
@@ -136,7 +138,7 @@ class Meter:
         used = self._sample_of(now, force)
         per_s = 1e9 / recent_ns if recent_ns else 0.0
         return Stats(
-            batches=self._ring.count,
+            batches=count,
             elapsed_s=0.0 if self._began_ns is None else (now - self._began_ns) / 1e9,
             wait_s=wait_s,
             place_s=stages["place"].total_s,

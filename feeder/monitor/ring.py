@@ -1,15 +1,16 @@
-"""What the last batches took: a ring of numbers, written once for each batch.
+"""What the last batches took: a row of numbers for each.
 
 Guarantees:
-    * `Ring.add` takes less than a microsecond, and memory does not grow.
-    * Totals are of all batches, everything else of the last `STEPS_KEPT`.
+    * `Ring.add` appends a tuple, and no more; arrays are made of many of them at once.
+    * Memory does not grow: totals are of all batches, everything else of the last `STEPS_KEPT`.
+    * Any thread may ask while another one adds.
 """
 
 from __future__ import annotations
 
-import struct
+import itertools
+import threading
 from collections import deque
-from collections.abc import Sequence
 from enum import IntEnum, auto
 from typing import TypeAlias
 
@@ -47,50 +48,43 @@ class Column(IntEnum):
 
 
 Numbers: TypeAlias = NDArray[np.int64]
-
-_ROW = struct.Struct(f"={len(Column)}q")
+Row: TypeAlias = tuple[int, ...]
+"""One number for each `Column`."""
 
 
 class Ring:
     """Numbers of batches.
 
     Attributes:
-        count: Batches added.
         parts: Step and times of chunks, where batches were cut into several.
     """
 
     def __init__(self) -> None:
-        self.count = 0
         self.parts: deque[tuple[int, StageTimes]] = deque(maxlen=_PARTS_PER_STEP * STEPS_KEPT)
-        self._bytes = bytearray(_ROW.size * STEPS_KEPT)
-        self._rows: Numbers = np.frombuffer(self._bytes, np.int64).reshape(STEPS_KEPT, len(Column))
-        self._next = 0  # row to write
-        self._sums = np.zeros(len(Column), np.int64)  # of the rounds that are over
+        self._new: list[Row] = []
+        self._rows: Numbers = np.empty((0, len(Column)), np.int64)
+        self._sums: Numbers = np.zeros(len(Column), np.int64)
+        self._count = 0
+        self._lock = threading.Lock()
 
-    def add(self, numbers: Sequence[int], times: StageTimes) -> None:
-        """Takes note of a batch.
+    def add(self, row: Row) -> None:
+        """Takes note of a batch."""
+        self._new.append(row)
+        if len(self._new) >= STEPS_KEPT:
+            self.read()
 
-        Args:
-            numbers: One for each `Column` before those of `StageTimes`.
-            times: Those.
-        """
-        _ROW.pack_into(self._bytes, self._next * _ROW.size, *numbers, *times)
-        self.count += 1
-        self._next += 1
-        if self._next == STEPS_KEPT:
-            self._sums += durations(self._rows).sum(axis=0)
-            self._next = 0
-
-    def totals(self) -> Numbers:
-        """Sums over all batches, by column of `durations`."""
-        totals: Numbers = self._sums + durations(self._rows[: self._next]).sum(axis=0)
-        return totals
-
-    def last(self) -> Numbers:
-        """The last batches, oldest first, shape (batches, columns)."""
-        if self.count < STEPS_KEPT:
-            return self._rows[: self._next].copy()
-        return np.roll(self._rows, -self._next, axis=0)
+    def read(self) -> tuple[int, Numbers, Numbers]:
+        """Batches so far; their sums, by column of `durations`; the rows of the last, in order."""
+        with self._lock:
+            rows = self._new.copy()
+            del self._new[: len(rows)]  # others may have been added meanwhile
+            if rows:
+                flat = itertools.chain.from_iterable(rows)
+                new = np.fromiter(flat, np.int64, len(rows) * len(Column)).reshape(len(rows), -1)
+                self._count += len(rows)
+                self._sums = self._sums + durations(new).sum(axis=0)
+                self._rows = np.concatenate([self._rows, new])[-STEPS_KEPT:]
+            return self._count, self._sums, self._rows
 
 
 def durations(rows: Numbers) -> Numbers:

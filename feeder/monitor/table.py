@@ -29,8 +29,8 @@ def table_of(stats: Stats) -> str:
     lines = [f"{head}; the loop waited {stats.wait_share:.1%} of the time"]
     if stats.recent_batches:
         lines += [
-            f"of late: {_number(stats.batches_per_s)} batches/s, "
-            f"{_number(stats.records_per_s)} records/s, {size(stats.bytes_per_s)}/s; "
+            f"of late: {number(stats.batches_per_s)} batches/s, "
+            f"{number(stats.records_per_s)} records/s, {size(stats.bytes_per_s)}/s; "
             f"{stats.mean_ready:.1f} batches ready on average",
             "",
             *_stages(stats),
@@ -50,8 +50,8 @@ def table_of(stats: Stats) -> str:
 def line_of(stats: Stats) -> str:
     """The same in a line, for a log."""
     return (
-        f"{stats.batches:,} batches: {_number(stats.batches_per_s)} batches/s, "
-        f"{_number(stats.records_per_s)} records/s, {size(stats.bytes_per_s)}/s, "
+        f"{stats.batches:,} batches: {number(stats.batches_per_s)} batches/s, "
+        f"{number(stats.records_per_s)} records/s, {size(stats.bytes_per_s)}/s, "
         f"{min(1.0, stats.share('wait')):.0%} of the time waiting for data. {stats.bottleneck}"
     )
 
@@ -98,5 +98,6 @@ def _workers(stats: Stats) -> str:
     return text
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A rate with as many digits as it takes."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
