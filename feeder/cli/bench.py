@@ -74,6 +74,8 @@ def run(
     cpus = available_cpus()
     with subject.load() as loader:
         asked = loader.arguments
+        if not isinstance(asked["source"], FromCallable):
+            subject = Subject(subject.name, loader)  # all of them share its source
         numbers = numbers_for(cpus, asked["num_workers"]) if workers is None else list(workers)
     runs = {number: Run(subject, number, asked) for number in numbers}
     count = f"{cpus} CPU" if cpus == 1 else f"{cpus} CPUs"

@@ -16,6 +16,9 @@ _MOST = 64
 """Images in a picture."""
 
 _GAP = 2
+_MOST_SIDE = 2400
+"""Pixels of the picture's longer side, at most."""
+
 _LEAST_SIDE = 64
 """Pixels that the longer side of an image gets at least, as whole pixels of its own allow."""
 
@@ -49,6 +52,7 @@ def write_grid(batch: Any, path: Path, leaf: str | None = None) -> str:
     name, images = _found(batch, leaf)
     images, scaled = as_bytes(images[:_MOST])
     picture = _pillow().fromarray(grid(images))
+    picture.thumbnail((_MOST_SIDE, _MOST_SIDE))
     picture.save(path, format="PNG")
     count = "1 image" if len(images) == 1 else f"{len(images)} images"
     return f"{path}: {count} of {name}{scaled}"

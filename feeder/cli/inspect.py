@@ -88,25 +88,29 @@ def _placed(leaf: Any) -> str:
 
 
 def _contents(batch: Any) -> str:
-    rows = [(name, *_values(as_array(leaf))) for name, leaf in named_leaves(batch).items()]
+    rows = [(name, *values_of(as_array(leaf))) for name, leaf in named_leaves(batch).items()]
     return text.table(("leaf", "min", "max", "mean", "NaN"), rows, right=(1, 2, 3, 4))
 
 
-def _values(array: NDArray[Any]) -> tuple[str, str, str, str]:
+def values_of(array: NDArray[Any]) -> tuple[str, str, str, str]:
     """Least, greatest, mean, and how many are no number."""
     if not is_numeric(array.dtype) or not array.size:
         first = "" if not array.size else _brief(array.reshape(-1)[0])
         return first, "", "", ""
-    wide = array.astype(np.float64)
-    missing = np.isnan(wide)
-    if missing.all():
-        return "", "", "", f"{array.size:,}"
-    exact = array.dtype.kind in "biu"
-    least, greatest = (
-        f"{value:,.0f}" if exact else text.number(value)
-        for value in (float(np.nanmin(wide)), float(np.nanmax(wide)))
-    )
-    return least, greatest, text.number(float(np.nanmean(wide))), f"{int(missing.sum()):,}"
+    if array.dtype.kind in "biu":
+        least, greatest = (f"{int(value):,}" for value in (array.min(), array.max()))
+        return least, greatest, text.number(array.mean(dtype=np.float64)), "0"
+    floats = array if array.dtype.kind == "f" else array.astype(np.float32)
+    missing = np.isnan(floats)
+    count = int(missing.sum())
+    if count:
+        floats = floats[~missing]
+    if not floats.size:
+        return "", "", "", f"{count:,}"
+    with np.errstate(all="ignore"):  # infinities
+        found = (floats.min(), floats.max(), floats.mean(dtype=np.float64))
+    least, greatest, mean = (text.number(float(value)) for value in found)
+    return least, greatest, mean, f"{count:,}"
 
 
 def _brief(value: Any) -> str:

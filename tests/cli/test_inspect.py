@@ -3,11 +3,12 @@
 import builtins
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
-from feeder.cli import images, main
+from feeder.cli import images, inspect, main
 from feeder.produce.cpus import available_cpus
 
 HERE = "tests/cli/loaders.py"
@@ -181,3 +182,21 @@ def test_values_of_any_range_become_bytes(values, expected, said):
 def test_one_image_makes_a_picture_of_one():
     assert images.grid(np.zeros((1, 300, 200, 1), np.uint8)).shape == (304, 204, 3)
     assert images.grid(np.zeros((5, 10, 500, 4), np.uint8)).shape == (5 * 12 + 2, 504, 4)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([True, False]), ("0", "1", "0.5", "0")),
+        (np.array([2**63], np.uint64), (f"{2**63:,}",) * 2 + (f"{2**63:,}", "0")),
+        (np.array([1.5, np.nan], np.float16), ("1.5", "1.5", "1.5", "1")),
+        (np.array([np.nan, np.nan]), ("", "", "", "2")),
+        (np.array([np.inf, -np.inf, 1.0]), ("-inf", "inf", "nan", "0")),
+        (np.array([0.5, 2], jnp.bfloat16), ("0.5", "2", "1.25", "0")),
+        (np.zeros((0, 3)), ("", "", "", "")),
+        (np.array(["a" * 50], object), ("'" + "a" * 36 + "...", "", "", "")),
+        (np.zeros(1, [("x", int)]), ("np.void((0,), dtype=[('x', '<i8')])", "", "", "")),
+    ],
+)
+def test_leaves_of_any_type_are_summed_up(values, expected):
+    assert inspect.values_of(values) == expected

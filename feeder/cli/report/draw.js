@@ -56,8 +56,8 @@ const whole = [first, last + (last - first) * 0.005];
 let view = [...whole], drawn = 0;
 const user = data.lanes.indexOf("user"), wait = data.stages.indexOf("wait");
 const rows = data.lanes.flatMap((lane, at) => {
-  const row = { name: lane, lane: at };
-  return lane === "place" || (lane === "user" && !data.lanes.includes("place")) ? [{ name: "ready", lane: -1 }, row] : [row];
+  const row = { name: lane, lane: at }, before = data.lanes.includes("place") ? "place" : "user";
+  return data.ready.length && lane === before ? [{ name: "ready", lane: -1 }, row] : [row];
 });
 const laneHeight = rows.length > 12 ? 18 : 26, gap = 4, top = 20;
 const byRow = rows.map((row) => data.spans.filter((span) => span[0] === row.lane).sort((a, b) => a[3] - b[3]));
@@ -75,7 +75,7 @@ function draw() {
   drawn = 0;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.style.height = `${height}px`;
-  const distance = nice(view[1] - view[0], Math.max(2, (width - edge) / 110));
+  const distance = nice(view[1] - view[0], Math.max(4, (width - edge) / 110));
   for (let at = Math.ceil(view[0] / distance) * distance; at <= view[1]; at += distance) {
     put(svg, "line", { class: "grid", x1: x(at), x2: x(at), y1: top - 4, y2: height });
     const anchor = x(at) > width - 30 ? "end" : x(at) < edge + 20 ? "start" : "middle";
@@ -290,7 +290,7 @@ function drawMemory() {
     put(chart, "line", { class: "grid", x1: edge, x2: width, y1: y, y2: y });
     put(chart, "text", { x: edge - 8, y: y + 4, "text-anchor": "end" }, value ? bytes(value) : "0");
   }
-  const step = nice(whole[1] - whole[0], Math.max(2, (width - edge) / 110));
+  const step = nice(whole[1] - whole[0], Math.max(4, (width - edge) / 110));
   for (let us = Math.ceil(whole[0] / step) * step; us <= whole[1]; us += step)
     put(chart, "text", { x: to(us), y: height - 4, "text-anchor": to(us) > width - 30 ? "end" : to(us) < edge + 20 ? "start" : "middle" }, us ? time(us) : "0");
   for (const [process, samples] of entries) {

@@ -19,7 +19,7 @@ def summary(profile: Profile, steps: Sequence[Step]) -> str:
         ("records/s", text.number(stats.records_per_s)),
         ("data", f"{text.size(stats.bytes_per_s)}/s"),
         ("the loop waits", f"{min(1.0, stats.share('wait')):.0%}"),
-        ("ready ahead", f"{text.number(stats.mean_ready)} batches"),
+        ("ready ahead", f"{stats.mean_ready:.1f} batches"),
         ("first batch", text.duration(stats.first_batch_s)),
     ]
     return f"""<section aria-label="Summary">
