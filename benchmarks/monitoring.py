@@ -1,8 +1,8 @@
 """What measuring costs: the same loop with a meter, and with one that notes nothing.
 
-    python benchmarks/monitoring.py [--seconds 0.5] [--rounds 15]
+    python benchmarks/monitoring.py [--seconds 0.05] [--rounds 100]
 
-The iterators of both are open side by side, and take turns of a few tenths of a second; ratios are
+The iterators of both are open side by side, and take short turns; ratios are
 taken within a round, and a figure is the median of the rounds. "With jax's annotations" also asks
 before every wait and placement whether a trace is being taken. Batches of 200 KB are as small as
 batches are: the cost is that of a batch, whatever its size.
@@ -94,8 +94,8 @@ def compare(name: str, options: dict[str, Any], seconds: float, rounds: int) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=0.5, help="length of a turn")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=0.05, help="length of a turn")
+    parser.add_argument("--rounds", type=int, default=100)
     asked = parser.parse_args()
     print(f"{'':34}{'CPU us of this process':>22}{'ratio of':>7}{'ratio of':>11}{'us to ask':>12}")
     print(

@@ -172,7 +172,11 @@ class BatchIterator(Iterator[Any]):
 
     def stats(self) -> Stats:
         """What was measured since the first ``next()``: totals, percentiles, the bottleneck."""
-        return self._meter.stats(num_bad_records=self._bad.count, bad_records=tuple(self._bad.last))
+        return self._meter.stats(
+            num_bad_records=self._bad.count,
+            bad_records=tuple(self._bad.last),
+            placed=self._stages.placer is not None,
+        )
 
     def timeline(self) -> Timeline:
         """What the last 1 000 steps went through, when and where; to be drawn."""

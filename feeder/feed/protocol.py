@@ -23,7 +23,7 @@ class Fed(NamedTuple):
         after: What `Feed.commit` needs to know of it.
         bad: Records left out at the ends of shards before it.
         called: When a callable was asked for its records in this process, and when it had given
-            them: nanoseconds of `time.perf_counter_ns`.
+            them: nanoseconds of `time.perf_counter_ns`; None: there is no callable.
     """
 
     chunk: Chunk
@@ -31,7 +31,7 @@ class Fed(NamedTuple):
     outcome: LocalBatch | Failure
     after: Any
     bad: Sequence[BadRecord] = ()
-    called: tuple[int, int] = (0, 0)
+    called: tuple[int, int] | None = None
 
 
 class Feed(Protocol):

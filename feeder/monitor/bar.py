@@ -49,7 +49,7 @@ class Progress(Iterator[T], Generic[T]):
             batch = next(self.batches)
         except StopIteration:
             self._show(time.perf_counter())
-            self.close()
+            self._bar.close()
             raise
         now = time.perf_counter()
         self._waited += now - began

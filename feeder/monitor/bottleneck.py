@@ -20,6 +20,8 @@ SMALL_SHARE = 0.05
 CHEAP_S = 0.0003
 """A batch that is built in less is not worth handing over."""
 
+_HANDED_S = 0.003  # no batch of arrays takes so long
+
 _ROOM = 1.1  # more workers than would just do: batches differ
 _PER_CPU = 4  # workers for each processor, where they wait for storage most of the time
 _FULL = 0.75  # workers are at it for so much of their time: they cannot keep up
@@ -41,7 +43,7 @@ def sentence(stats: Stats) -> str:
         "call": stats.share("call"),
         "here": built,
         "worker": stats.share("wait_worker"),
-        "place": stats.share("place"),
+        "place": stats.share("place") if stats.placed else 0.0,
     }
     parts["rest"] = waits - sum(parts.values())
     largest = max(parts, key=parts.__getitem__)
@@ -64,9 +66,12 @@ def sentence(stats: Stats) -> str:
             "widened on the device)."
         )
     each = stats.stages["wait"].mean_s * parts["rest"] / waits
+    handed = f"{loop}, most of it while batches are handed over, {_duration(each)} for each: "
+    if each > _HANDED_S:
+        return f"{handed}leaves that are no numbers are pickled; make arrays of them."
     return (
-        f"{loop}, most of it while batches are handed over, {_duration(each)} for each: your step "
-        "takes no longer than that; raise `batch_size`, so that there are fewer of them."
+        f"{handed}your step takes no longer than that; raise `batch_size`, so that there are fewer "
+        "of them."
     )
 
 
@@ -107,9 +112,9 @@ def _workers(stats: Stats, loop: str) -> str:
     waits = stats.stages["wait_worker"]
     if stats.num_workers > 1 and stats.late_s > waits.mean_s / 2:
         remedy = f"raise `prefetch_batches` above {stats.window}, so that more are ready by then"
-        if stats.can_split:
-            count = min(stats.num_workers, 2 * stats.num_chunks)
-            remedy = f"set `chunks_per_batch={max(count, 2)}`, so that workers share it"
+        count = min(stats.num_workers, 2 * stats.num_chunks)
+        if stats.can_split and count > stats.num_chunks:
+            remedy = f"set `chunks_per_batch={count}`, so that workers share it"
         return (
             f"{loop}, most of it for single batches that take much longer than others (up to "
             f"{_duration(waits.max_s)}) while later ones are ready; {remedy}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from feeder.monitor.processes import Sample
 from feeder.monitor.ring import Column, Ring
@@ -14,7 +14,7 @@ _BUILD: tuple[Stage, ...] = ("read", "transform", "collate", "batch_transform")
 
 
 def drawn(
-    ring: Ring, samples: Iterable[Sample], deaths: Sequence[tuple[int, int]], origin_ns: int
+    ring: Ring, samples: Sequence[Sample], deaths: Sequence[tuple[int, int]], origin_ns: int
 ) -> Timeline:
     """The last steps of an iterator.
 
@@ -26,7 +26,7 @@ def drawn(
     """
     parts: dict[int, list[StageTimes]] = defaultdict(list)
     for step, times in list(ring.parts):
-        parts[step].append(times)
+        parts[step].append(StageTimes(*times))
 
     def at(ns: int) -> float:
         return (ns - origin_ns) / 1e9
@@ -40,9 +40,6 @@ def drawn(
             spans.append(Span("user", "step", before, at(left_before), at(entered)))
         left_before, before = left, step
         spans.append(Span("user", "wait", step, at(entered), at(left)))
-        if row[Column.CALL_ENDED]:
-            called = at(row[Column.CALL_BEGAN]), at(row[Column.CALL_ENDED])
-            spans.append(Span("this process", "read", step, *called))
         if row[Column.PLACE_ENDED] > row[Column.PLACE_BEGAN]:
             placed = at(row[Column.PLACE_BEGAN]), at(row[Column.PLACE_ENDED])
             spans.append(Span("place", "place", step, *placed))
@@ -54,6 +51,12 @@ def drawn(
                 for lane, stage, began, ended in _built(times)
             )
         spans.append(Span("collector", "ready", step, at(whole.ended), at(left)))
+    shown = {span.step for span in spans}
+    spans += (
+        Span("this process", "read", step, at(began), at(ended))
+        for step, began, ended in list(ring.calls)
+        if step in shown
+    )
     spans.sort(key=lambda span: (span.began_s, span.ended_s))
     memory = [
         MemorySample(at(sample.at_ns), name, used.own_bytes)

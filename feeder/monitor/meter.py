@@ -24,7 +24,7 @@ from feeder.monitor.processes import Sample, sample, worker_cpus
 from feeder.monitor.ring import Column, Numbers, Ring, durations
 from feeder.monitor.stats import STAGES, ProcessMemory, StageStats, Stats
 from feeder.monitor.table import line_of
-from feeder.monitor.timeline import Timeline
+from feeder.monitor.timeline import STEPS_KEPT, Timeline
 from feeder.produce.bad import BadRecord
 from feeder.produce.cpus import available_cpus
 from feeder.produce.workforce import Workforce
@@ -57,7 +57,6 @@ class Meter:
         self._workforce = workforce
         self._ring = Ring()
         self._began_ns: int | None = None
-        self._first_ns = 0  # in next() for the first batch
         self._lost_ns = 0  # in next(), without a batch
         self._samples: deque[Sample] = deque(maxlen=_SAMPLES_KEPT)
         self._sample_at: float = 0
@@ -88,14 +87,18 @@ class Meter:
             rows = chunk.num_real
         elif bad:  # in a stream, the next record takes the row
             rows -= sum(record.replaced_by is None for record in bad)
-        left_ns = time.perf_counter_ns()
-        if not self._first_ns:
-            self._first_ns = left_ns - entered_ns
-        # As of `Column`.
-        numbers = (chunk.step, entered_ns, left_ns, slept_ns, *placed, *fed.called)
-        self._ring.add((*numbers, rows, outcome.num_bytes, *outcome.times))
+        step, ring, called_ns = chunk.step, self._ring, 0
+        if fed.called is not None:
+            called_ns = fed.called[1] - fed.called[0]
+            ring.calls.append((step, *fed.called))
         if outcome.parts:
-            self._ring.parts.extend((chunk.step, part) for part in outcome.parts)
+            ring.parts.extend((step, part) for part in outcome.parts)
+        began, ended = placed
+        left, size = time.perf_counter_ns(), outcome.num_bytes
+        row = (step, entered_ns, left, slept_ns, began, ended, called_ns, rows, size)
+        ring.new.append(row + outcome.times)  # as of `Column`
+        if len(ring.new) >= STEPS_KEPT:
+            ring.read()
 
     def failed(self, entered_ns: int) -> None:
         """A ``next()`` ends without a batch."""
@@ -127,7 +130,7 @@ class Meter:
         now, force = time.perf_counter_ns(), self._workforce()
         count, totals, rows = self._ring.read()
         recent = rows[1:]  # the first one's beginning is not known, or it is that of the run
-        spans = durations(recent)
+        spans, first = durations(recent), self._ring.first
         here = force.num_workers == 0
         recent_ns = int(rows[-1, Column.LEFT] - rows[0, Column.LEFT]) if len(rows) else 0
         stages = {
@@ -151,7 +154,7 @@ class Meter:
             stages=stages,
             records=int(totals[Column.RECORDS]),
             num_bytes=int(totals[Column.BYTES]),
-            first_batch_s=self._first_ns / 1e9,
+            first_batch_s=(first[Column.LEFT] - first[Column.ENTERED]) / 1e9 if first else 0.0,
             recent_batches=len(recent),
             recent_s=recent_ns / 1e9,
             batches_per_s=len(recent) * per_s,
@@ -184,7 +187,7 @@ class Meter:
             return Timeline()
         now, force = time.perf_counter_ns(), self._workforce()
         self._sample_of(now, force)
-        return drawn(self._ring, self._samples, force.deaths, self._began_ns)
+        return drawn(self._ring, tuple(self._samples), force.deaths, self._began_ns)
 
     def _sample_of(self, now_ns: int, force: Workforce) -> Sample:
         """What the processes use, as of a moment ago at most."""
@@ -205,7 +208,7 @@ class Meter:
     def _worker_cpus(self, now: Sample, rows: Numbers) -> float | None:
         """Processors that workers kept busy while these batches were delivered."""
         began = int(rows[0, Column.LEFT]) if len(rows) else now.at_ns
-        before = next((each for each in self._samples if each.at_ns >= began), now)
+        before = next((each for each in tuple(self._samples) if each.at_ns >= began), now)
         return worker_cpus(before, now)
 
 
@@ -215,7 +218,7 @@ _num_cpus = functools.cache(available_cpus)
 def _spent(spans: Numbers, stage: str, here: bool) -> Numbers:
     """Nanoseconds of each batch in a stage; ``spans`` as of `durations`."""
     if stage == "read":
-        return spans[:, Column.READ] + spans[:, Column.CALL_BEGAN]
+        return spans[:, Column.READ] + spans[:, Column.CALLED]
     if stage == "wait_worker" and here:
         return np.zeros(len(spans), np.int64)  # it did not wait for them: it built the batch
     return spans[:, _COLUMNS[stage]]
@@ -225,7 +228,7 @@ _COLUMNS = {
     "transform": Column.TRANSFORM,
     "collate": Column.COLLATE,
     "batch_transform": Column.BATCH_TRANSFORM,
-    "call": Column.CALL_BEGAN,
+    "call": Column.CALLED,
     "wait_worker": Column.SLEPT,
     "place": Column.PLACE_BEGAN,
     "wait": Column.ENTERED,

@@ -1,7 +1,7 @@
 """What the last batches took: a row of numbers for each.
 
 Guarantees:
-    * `Ring.add` appends a tuple, and no more; arrays are made of many of them at once.
+    * A batch costs an append to a list; arrays are made of many of them at once.
     * Memory does not grow: totals are of all batches, everything else of the last `STEPS_KEPT`.
     * Any thread may ask while another one adds.
 """
@@ -33,8 +33,7 @@ class Column(IntEnum):
     SLEPT = auto()  # in between, it waited so long for workers
     PLACE_BEGAN = auto()
     PLACE_ENDED = auto()
-    CALL_BEGAN = auto()  # of a callable, in this process
-    CALL_ENDED = auto()
+    CALLED = auto()  # a callable took so long, in this process
     RECORDS = auto()
     BYTES = auto()
     # As of `StageTimes`.
@@ -56,29 +55,29 @@ class Ring:
     """Numbers of batches.
 
     Attributes:
+        new: Rows of batches to which others are appended; `read` is due at `STEPS_KEPT` of them.
         parts: Step and times of chunks, where batches were cut into several.
+        calls: Step, beginning and end of calls of a callable.
+        first: The row of the first batch; None: it was not read.
     """
 
     def __init__(self) -> None:
         self.parts: deque[tuple[int, StageTimes]] = deque(maxlen=_PARTS_PER_STEP * STEPS_KEPT)
-        self._new: list[Row] = []
+        self.calls: deque[tuple[int, int, int]] = deque(maxlen=STEPS_KEPT)
+        self.new: list[Row] = []
+        self.first: Row | None = None
         self._rows: Numbers = np.empty((0, len(Column)), np.int64)
         self._sums: Numbers = np.zeros(len(Column), np.int64)
         self._count = 0
-        self._lock = threading.Lock()
-
-    def add(self, row: Row) -> None:
-        """Takes note of a batch."""
-        self._new.append(row)
-        if len(self._new) >= STEPS_KEPT:
-            self.read()
+        self._lock = threading.RLock()  # a signal handler may ask too
 
     def read(self) -> tuple[int, Numbers, Numbers]:
         """Batches so far; their sums, by column of `durations`; the rows of the last, in order."""
         with self._lock:
-            rows = self._new.copy()
-            del self._new[: len(rows)]  # others may have been added meanwhile
+            rows = self.new.copy()
+            del self.new[: len(rows)]  # others may have been added meanwhile
             if rows:
+                self.first = self.first or rows[0]
                 flat = itertools.chain.from_iterable(rows)
                 new = np.fromiter(flat, np.int64, len(rows) * len(Column)).reshape(len(rows), -1)
                 self._count += len(rows)
@@ -93,7 +92,6 @@ def durations(rows: Numbers) -> Numbers:
     for began, ended in (
         (Column.ENTERED, Column.LEFT),
         (Column.PLACE_BEGAN, Column.PLACE_ENDED),
-        (Column.CALL_BEGAN, Column.CALL_ENDED),
         (Column.BEGAN, Column.ENDED),
     ):
         found[:, began] = rows[:, ended] - rows[:, began]

@@ -91,7 +91,8 @@ class Stats:
             ``"batch_transform"``, in the workers; ``"call"``, the part of ``"read"`` in which a
             `FromCallable` was called in this process; ``"wait"``, the user's wait in ``next()``,
             and the parts of it in which it waited for workers, ``"wait_worker"``, and placed
-            batches on devices, ``"place"``. Without workers, building is a part of the wait too.
+            batches on devices, ``"place"`` (without a sharding: only unpacked them). Without
+            workers, building is a part of the wait too.
         records: Records in the batches delivered, those of this process; padding is none.
         num_bytes: Bytes of the arrays of these batches, as they were built on the host.
         first_batch_s: What the first ``next()`` took, in which workers start.
@@ -109,6 +110,7 @@ class Stats:
         num_cpus: Processors that this process and its workers may use.
         worker_cpus: Processors that the worker processes kept busy, on average, of late; None: not
             known.
+        placed: Whether batches are placed on devices.
         window: Batches that may be under way.
         can_split: Whether raising ``chunks_per_batch`` would cut a batch for several workers.
         num_chunks: Chunks that a batch is cut into.
@@ -131,7 +133,7 @@ class Stats:
     num_bad_records: int = 0
     bad_records: tuple[BadRecord, ...] = ()
     stages: Mapping[str, StageStats] = field(
-        default_factory=lambda: dict.fromkeys(STAGES, StageStats())
+        default_factory=lambda: dict.fromkeys(STAGES, StageStats()), hash=False
     )
     records: int = 0
     num_bytes: int = 0
@@ -147,6 +149,7 @@ class Stats:
     num_workers: int = 0
     num_cpus: int = 1
     worker_cpus: float | None = None
+    placed: bool = False
     window: int = 1
     can_split: bool = False
     num_chunks: int = 1

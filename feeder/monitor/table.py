@@ -69,6 +69,8 @@ def _stages(stats: Stats) -> list[str]:
     rows: list[Sequence[str]] = [("", "total s", "of the time", "mean", "p50", "p90", "p99", "max")]
     for stage, name in _NAMES.items():
         each = stats.stages[stage]
+        if stage == "place" and not stats.placed:
+            name = "  unpacking"
         if each.total_s or stage in _ALWAYS:
             figures = (each.mean_s, each.p50_s, each.p90_s, each.p99_s, each.max_s)
             ms = (f"{figure * 1e3:,.2f}" for figure in figures)
@@ -86,8 +88,9 @@ def _workers(stats: Stats) -> str:
     if stats.worker_type == "here":
         text = "no workers: batches are built in this process"
     else:
-        kind = {"process": "worker processes", "thread": "worker threads"}[stats.worker_type]
-        text = f"{stats.num_workers} {kind}, {stats.busy:.0%} of their time at it"
+        kind = {"process": "worker process", "thread": "worker thread"}[stats.worker_type]
+        kind += ("es" if kind.endswith("s") else "s") * (stats.num_workers > 1)
+        text = f"{stats.num_workers} {kind}, building {stats.busy:.0%} of the time"
     text += f"; {stats.num_cpus} processors"
     if stats.worker_cpus is not None:
         text += f", of which workers keep {stats.worker_cpus:.1f} busy"

@@ -57,7 +57,7 @@ class Built(NamedTuple):
         layout: Where the leaves of the batch are.
         objects: Its leaves that are no arrays of numbers, in order; pickled, or empty, where they
             come from a worker; a tuple of such where they come from several.
-        times: What it took.
+        times: What it took; a plain tuple of the same items, where it comes from a worker.
         bad: Records that were left out or replaced.
         reports: Of each chunk, where they come from a stream.
         rows: Rows of the batch that the objects of each chunk belong to, where it is not a run.

@@ -20,7 +20,9 @@ def test_batches_are_those_without_a_bar_and_the_bar_knows_how_many_there_are(mo
         expected = indices_of(loader)
         batches = feeder.progress(loader, desc="train", file=shown, ascii=True)
         assert indices_of(batches) == expected
-        with pytest.raises(feeder.ClosedError):  # it was made there, so it was closed there
+        assert list(batches) == []
+        batches.close()
+        with pytest.raises(feeder.ClosedError):  # it was made there, so it is closed there
             next(batches.batches)
     text = shown.getvalue()
     assert "train: 100%" in text

@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feeder.feed import Fed
+from feeder.monitor import Meter
 from feeder.monitor.meter import _late_s, _stage
 from feeder.monitor.processes import Sample, Usage, usage, worker_cpus
 from feeder.monitor.ring import Column, Ring, durations
 from feeder.monitor.timeline import STEPS_KEPT
+from feeder.plan.batches import Chunk
+from feeder.produce.built import Built
+from feeder.produce.clock import HERE, StageTimes
+from feeder.produce.layout import Layout
+from feeder.produce.session import LocalBatch
+from feeder.produce.workforce import Workforce
 
 WIDTH = len(Column)
 
@@ -22,7 +30,7 @@ def test_sums_are_of_all_batches_and_rows_of_the_last_however_often_it_is_read(b
     for burst in bursts:
         new = generator.integers(0, 2**40, (burst, WIDTH))
         for row in new.tolist():
-            ring.add(tuple(row))
+            ring.new.append(tuple(row))
         all_rows = np.concatenate([all_rows, new])
         count, sums, rows = ring.read()
         assert count == len(all_rows)
@@ -30,11 +38,19 @@ def test_sums_are_of_all_batches_and_rows_of_the_last_however_often_it_is_read(b
         assert np.array_equal(rows, all_rows[-STEPS_KEPT:])
 
 
+def fed(step):
+    rows = np.arange(4)
+    times = StageTimes(0, 0, 0, 0, 0, 0, HERE)
+    outcome = LocalBatch(Built(Layout.of(None, (), None), [], times), None)
+    return Fed(Chunk(step, rows, rows, None), 4, outcome, None)
+
+
 def test_memory_does_not_grow_where_nobody_reads():
-    ring = Ring()
+    meter = Meter(Workforce)
     for step in range(3 * STEPS_KEPT + 1):
-        ring.add((step, *[0] * (WIDTH - 1)))
-    assert len(ring._new) == 1
+        meter.delivered(fed(step), (), (0, 0), 0, 0)
+    ring = meter._ring
+    assert len(ring.new) == 1
     assert len(ring._rows) == STEPS_KEPT
     assert ring.read()[2][:, Column.STEP].tolist() == list(range(2 * STEPS_KEPT + 1, 3001))
 
