@@ -78,8 +78,10 @@ def run(
             subject = Subject(subject.name, loader)  # all of them share its source
         numbers = numbers_for(cpus, asked["num_workers"]) if workers is None else list(workers)
     runs = {number: Run(subject, number, asked) for number in numbers}
-    count = f"{cpus} CPU" if cpus == 1 else f"{cpus} CPUs"
-    print(f"{subject.name}, on {count}: {_ROUNDS} rounds of all in turns\n", flush=True)
+    print(
+        f"{subject.name}, on {text.count(cpus, 'CPU')}: {_ROUNDS} rounds of all in turns\n",
+        flush=True,
+    )
     try:
         for _ in range(_ROUNDS):
             for one in runs.values():

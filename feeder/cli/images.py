@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.cli import text
 from feeder.cli.leaves import as_array, is_numeric, named_leaves
 from feeder.cli.subject import UsageError
 
@@ -27,8 +28,7 @@ def check(path: Path) -> None:
     """Sees, before anything is read, whether a picture can be written.
 
     Raises:
-        UsageError: It cannot.
-        ImportError: Pillow is missing.
+        UsageError: It cannot, or Pillow is missing.
     """
     _pillow()
     if not path.parent.is_dir():
@@ -54,8 +54,7 @@ def write_grid(batch: Any, path: Path, leaf: str | None = None) -> str:
     picture = _pillow().fromarray(grid(images))
     picture.thumbnail((_MOST_SIDE, _MOST_SIDE))
     picture.save(path, format="PNG")
-    count = "1 image" if len(images) == 1 else f"{len(images)} images"
-    return f"{path}: {count} of {name}{scaled}"
+    return f"{path}: {text.count(len(images), 'image')} of {name}{scaled}"
 
 
 def grid(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -146,7 +145,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError(
-            "`feeder inspect --png` needs the package pillow: pip install 'jax-feeder[images]'"
+        raise UsageError(
+            "`--png` needs the package pillow: pip install 'jax-feeder[images]'"
         ) from error
     return Image

@@ -78,7 +78,7 @@ def _placed(leaf: Any) -> str:
     sharding = getattr(leaf, "sharding", None)
     if sharding is None:
         return "the host"
-    devices = f"{len(sharding.device_set)} devices" if len(sharding.device_set) > 1 else "1 device"
+    devices = text.count(len(sharding.device_set), "device")
     spec = getattr(sharding, "spec", None)
     return (
         devices

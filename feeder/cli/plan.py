@@ -44,7 +44,7 @@ def _records(ordering: Ordering | Streaming | Calling) -> str:
         return "live: a function gives each batch"
     stream = ordering.stream
     length = "not known beforehand" if stream.length is None else f"{stream.length:,}"
-    shards = "1 shard" if stream.num_shards == 1 else f"{stream.num_shards:,} shards"
+    shards = text.count(stream.num_shards, "shard")
     return f"{length}; a stream of {shards}, {stream.cycle_length:,} side by side"
 
 
@@ -56,7 +56,7 @@ def _steps(loader: DataLoader) -> str:
         return f"{per_epoch:,} in each epoch, for ever"
     epochs = loader.arguments["num_epochs"]
     about = "" if steps == epochs * per_epoch else "at least "
-    return f"{steps:,}: {epochs:,} {'epoch' if epochs == 1 else 'epochs'} of {about}{per_epoch:,}"
+    return f"{steps:,}: {text.count(epochs, 'epoch')} of {about}{per_epoch:,}"
 
 
 def _order(asked: dict[str, Any], ordering: Ordering | Streaming | Calling) -> str:
@@ -104,7 +104,7 @@ def _recipe(recipe: Recipe) -> str:
 
 def _workers(asked: dict[str, Any]) -> str:
     workers, cpus = asked["num_workers"], available_cpus()
-    here = f"this machine has {cpus} CPU{'s' if cpus > 1 else ''}"
+    here = f"this machine has {text.count(cpus, 'CPU')}"
     if workers == 0:
         return f"none: batches are built in this process; {here}"
     kind = "threads" if asked["worker_type"] == "thread" else "processes"

@@ -74,13 +74,12 @@ def run(subject: Subject, html: Path, steps: int = _STEPS, step_ms: float | None
     if not stats.batches:
         print(f"{subject.name}: a run without a batch")
         return 1
-    workers = {0: "no workers", 1: "1 worker"}.get(stats.num_workers)
     step = "no step" if step_ms is None else f"a simulated step of {text.number(step_ms)} ms"
     notes = (
-        f"{stats.batches:,} steps in {text.duration(stats.elapsed_s)}",
+        f"{text.count(stats.batches, 'step')} in {text.duration(stats.elapsed_s)}",
         step,
-        workers or f"{stats.num_workers} workers",
-        "1 CPU" if stats.num_cpus == 1 else f"{stats.num_cpus} CPUs",
+        text.count(stats.num_workers, "worker") if stats.num_workers else "no workers",
+        text.count(stats.num_cpus, "CPU"),
         time.strftime("%Y-%m-%d %H:%M"),
     )
     html.write_text(page(Profile(subject.name, timeline, stats, notes)), encoding="utf-8")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from feeder.monitor.table import size
 
-__all__ = ["duration", "number", "pairs", "size", "table"]
+__all__ = ["count", "duration", "number", "pairs", "size", "table"]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -34,6 +34,11 @@ def pairs(rows: Sequence[tuple[str, str]]) -> str:
     """Names with what belongs to them."""
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name.ljust(width)}  {value}".rstrip() for name, value in rows)
+
+
+def count(amount: int, one: str, more: str = "") -> str:
+    """So many of something: ``1 step``, ``2,000 steps``; ``more`` is the plural, if not with s."""
+    return f"{amount:,} {one if amount == 1 else more or one + 's'}"
 
 
 def number(value: float) -> str:

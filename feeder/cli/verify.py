@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from feeder.cli import options
+from feeder.cli import options, text
 from feeder.cli.leaves import num_rows
 from feeder.cli.subject import Subject, UsageError
 from feeder.iterator import BatchIterator
@@ -79,7 +79,7 @@ def run(subject: Subject, steps: int = _STEPS) -> int:
         Exception: Whatever the reference run raises.
     """
     runs = Runs.of(subject, steps)
-    count = "1 batch" if runs.steps == 1 else f"{runs.steps} batches"
+    count = text.count(runs.steps, "batch", "batches")
     print(f"{subject.name}, {count}: must be those of num_workers=0\n", flush=True)
     failed = done = 0
     warned: dict[str, None] = {}

@@ -28,6 +28,7 @@ def test_every_command_has_a_block():
     ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("command", "shown"), BLOCKS, ids=[block[0].split()[0] for block in BLOCKS]
 )

@@ -157,9 +157,9 @@ def test_without_pillow_it_says_how_to_get_it(tmp_path, capsys, monkeypatch):
         return imported(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert main(["inspect", f"{HERE}:images", "--png", str(tmp_path / "x.png")]) == 1
-    assert capsys.readouterr().err.endswith(
-        "ImportError: `feeder inspect --png` needs the package pillow: "
+    assert main(["inspect", f"{HERE}:images", "--png", str(tmp_path / "x.png")]) == 2
+    assert capsys.readouterr().err == (
+        "feeder inspect: error: `--png` needs the package pillow: "
         "pip install 'jax-feeder[images]'\n"
     )
 

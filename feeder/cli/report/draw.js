@@ -1,7 +1,6 @@
 // Draws three pictures of `data`: the timeline, what each step waited for, memory. Times in µs.
 const data = JSON.parse(document.getElementById("data").textContent);
 const NS = "http://www.w3.org/2000/svg";
-const WAITS = [["wait", "waiting for workers"], ["read", "building it in this process"], ["place", "placing it"]];
 const $ = (id) => document.getElementById(id);
 
 function put(parent, name, attributes, text) {
@@ -260,14 +259,14 @@ function drawWaits() {
       const tall = Math.min((part / high) * (foot - 8), y - 2);
       if (tall <= 0) return;
       y -= tall;
-      put(group, "rect", { x: from, y, width: Math.max(0.5, each - space), height: tall, fill: colour(kind === 3 ? "step" : WAITS[kind][0]), class: kind === 3 ? "quiet" : "" });
+      put(group, "rect", { x: from, y, width: Math.max(0.5, each - space), height: tall, fill: colour(kind === 3 ? "step" : data.waits[kind][0]), class: kind === 3 ? "quiet" : "" });
     });
     if (totals[number] > high) put(chart, "text", { class: "name", x: from + each + 3, y: 12 }, `▲ ${time(totals[number])}`);
     if (step % marks === 0) put(chart, "text", { x: from + each / 2, y: height - 4, "text-anchor": "middle" }, step);
     put(group, "rect", { x: from, y: 0, width: each, height: foot, fill: "transparent" });
     group.addEventListener("pointermove", (event) => tell(event, [
       `step ${step}`,
-      ...WAITS.flatMap(([, words], kind) => (parts[kind] ? [`${words}: ${time(parts[kind])}`] : [])),
+      ...data.waits.flatMap(([, words], kind) => (parts[kind] ? [`${words}: ${time(parts[kind])}`] : [])),
       `your step: ${time(parts[3])}`,
     ]));
   });

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from feeder.cli.report.words import WAIT_COLOURS, wait_names
 from feeder.monitor import Stats
 from feeder.monitor.timeline import Span, Timeline
 
@@ -112,12 +113,14 @@ def drawn(profile: Profile) -> dict[str, Any]:
     timeline = profile.timeline
     lanes = [lane for lane in timeline.lanes if lane != "collector"]
     stages = sorted({span.stage for span in timeline.spans} - {"ready"})
+    names = wait_names(has_workers(timeline))
     memory: dict[str, list[list[int]]] = {}
     for sample in timeline.memory:
         memory.setdefault(sample.process, []).append([_us(sample.at_s), sample.num_bytes])
     return {
         "lanes": lanes,
         "stages": stages,
+        "waits": [[WAIT_COLOURS[part], names[part]] for part in WAITS],
         "spans": [
             [
                 lanes.index(span.lane),
@@ -137,6 +140,11 @@ def drawn(profile: Profile) -> dict[str, Any]:
         "memory": memory,
         "restarts": [[_us(restart.at_s), restart.process] for restart in timeline.restarts],
     }
+
+
+def has_workers(timeline: Timeline) -> bool:
+    """Whether workers build the batches."""
+    return any(lane.startswith("worker") for lane in timeline.lanes)
 
 
 WAITS = ("worker", "build", "place")

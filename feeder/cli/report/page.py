@@ -42,10 +42,10 @@ def page(profile: Profile) -> str:
 </header>
 {summary(profile, steps)}
 {timeline(profile)}
-{waits(steps)}
+{waits(profile, steps)}
 {memory(profile)}
 {stages(profile)}
-{all_steps(steps)}
+{all_steps(profile, steps)}
 <footer>Made by feeder {VERSION}. Stages of workers run side by side: their times may add up to
 more than the loop's.</footer>
 </main>

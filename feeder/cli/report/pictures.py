@@ -6,8 +6,8 @@ import html
 from collections.abc import Sequence
 
 from feeder.cli import text
-from feeder.cli.report.model import WAITS, Profile, Step
-from feeder.cli.report.words import BUILD, STAGE_NAMES, WAIT_COLOURS, WAIT_NAMES
+from feeder.cli.report.model import WAITS, Profile, Step, has_workers
+from feeder.cli.report.words import BUILD, STAGE_NAMES, WAIT_COLOURS, wait_names
 
 
 def timeline(profile: Profile) -> str:
@@ -16,13 +16,13 @@ def timeline(profile: Profile) -> str:
     steps = drawn.steps
     stages = (*BUILD, "place", "wait", "step", "ready")
     present = {span.stage for span in drawn.spans}
-    names = {"wait": "wait of your loop", "ready": "batches that lie ready"}
+    special = {"wait": "wait of your loop", "ready": "batches that lie ready"}
     legend = "".join(
-        f'<li style="--c:var(--{stage})">{names.get(stage) or STAGE_NAMES[stage]}</li>'
+        f'<li style="--c:var(--{stage})">{special.get(stage) or STAGE_NAMES[stage]}</li>'
         for stage in stages
         if stage in present
     )
-    shown = "1 step" if len(steps) == 1 else f"{len(steps):,} steps"
+    shown = text.count(len(steps), "step")
     died = " ✕: a worker died, and was replaced." if drawn.restarts else ""
     return f"""<section aria-labelledby="timeline-title">
 <div class="head"><h2 id="timeline-title">Timeline</h2>
@@ -41,17 +41,18 @@ all lanes; drag to move, Ctrl and wheel, or + and −, to zoom.</p>
 </section>"""
 
 
-def waits(steps: Sequence[Step]) -> str:
+def waits(profile: Profile, steps: Sequence[Step]) -> str:
     """What each step waited for."""
+    names = wait_names(has_workers(profile.timeline))
     longest = max(steps, key=lambda each: each.wait_s)
     kinds = [part for part in WAITS if any(each.waits[part] for each in steps)]
     legend = "".join(
-        f'<li style="--c:var(--{WAIT_COLOURS[part]})">{WAIT_NAMES[part]}</li>' for part in kinds
+        f'<li style="--c:var(--{WAIT_COLOURS[part]})">{names[part]}</li>' for part in kinds
     )
     return f"""<section aria-labelledby="waits-title">
 <h2 id="waits-title">Where each step waited</h2>
 <p class="hint">The longest wait was {text.duration(longest.wait_s)}, for step {longest.step:,}.</p>
-<svg id="waits" role="img" aria-label="Stacked columns: what each of {len(steps):,} steps waited
+<svg id="waits" role="img" aria-label="Stacked columns: what each step waited
  for, and its own time; the table of steps at the end of the page has the figures."></svg>
 <ul class="legend">{legend}<li class="quiet" style="--c:var(--step)">your
  step</li></ul>

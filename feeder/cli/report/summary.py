@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from feeder.cli import text
-from feeder.cli.report.model import WAITS, Profile, Step
-from feeder.cli.report.words import BUILD, STAGE_NAMES, WAIT_COLOURS, WAIT_NAMES
+from feeder.cli.report.model import WAITS, Profile, Step, has_workers
+from feeder.cli.report.words import BUILD, STAGE_NAMES, WAIT_COLOURS, wait_names
 
 
 def summary(profile: Profile, steps: Sequence[Step]) -> str:
@@ -27,17 +27,18 @@ def summary(profile: Profile, steps: Sequence[Step]) -> str:
 <dl class="figures">
 {"".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures)}
 </dl>
-{_loop_shares(steps)}
+{_loop_shares(profile, steps)}
 {_worker_shares(profile)}
 </section>"""
 
 
-def _loop_shares(steps: Sequence[Step]) -> str:
+def _loop_shares(profile: Profile, steps: Sequence[Step]) -> str:
     """What the loop did, but for its first step, in which workers start."""
+    names = wait_names(has_workers(profile.timeline))
     counted = steps[1:] or steps
     parts = [("step", "your step", sum(each.step_s for each in counted))]
     parts += [
-        (WAIT_COLOURS[part], WAIT_NAMES[part], sum(each.waits[part] for each in counted))
+        (WAIT_COLOURS[part], names[part], sum(each.waits[part] for each in counted))
         for part in WAITS
     ]
     return _bar("The loop's time", parts, sum(spent for _, _, spent in parts))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from feeder.cli.report.model import WAITS, Profile, Step
-from feeder.cli.report.words import BUILD, STAGE_NAMES, WAIT_NAMES
+from feeder.cli.report.model import WAITS, Profile, Step, has_workers
+from feeder.cli.report.words import BUILD, STAGE_NAMES, wait_names
 
 _PARTS = ("wait_worker", "place", "call")
 
@@ -39,11 +39,12 @@ the total is of all {stats.batches:,}.</p>
 </section>"""
 
 
-def all_steps(steps: Sequence[Step]) -> str:
+def all_steps(profile: Profile, steps: Sequence[Step]) -> str:
     """Every step, for whom pictures say nothing."""
+    names = wait_names(has_workers(profile.timeline))
     head = (
         "asked for at, s",
-        *(f"{WAIT_NAMES[part]}, ms" for part in WAITS),
+        *(f"{names[part]}, ms" for part in WAITS),
         "your step, ms",
         "built in, ms",
         "by",

@@ -12,5 +12,10 @@ STAGE_NAMES = {
     "call": "calling the callable",
     "step": "your step",
 }
-WAIT_NAMES = {"worker": "waiting for workers", "build": "building here", "place": "placing"}
 WAIT_COLOURS = {"worker": "wait", "build": "read", "place": "place"}
+
+
+def wait_names(with_workers: bool) -> dict[str, str]:
+    """What a loop waits for."""
+    rest = "waiting for workers" if with_workers else "handing over"
+    return {"worker": rest, "build": "building here", "place": "placing"}
