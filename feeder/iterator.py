@@ -271,9 +271,11 @@ class BatchIterator(Iterator[Any]):
 
     def _wait(self) -> None:
         """Waits for what has been asked for; without workers, builds it."""
+        if self._builds_here:
+            self._named("feeder: build", self._feed.step, self._feed.wait)
+            return
         began = time.perf_counter_ns()
-        name = "feeder: build" if self._builds_here else "feeder: wait"
-        self._named(name, self._feed.step, self._feed.wait)
+        self._named("feeder: wait", self._feed.step, self._feed.wait)
         self._slept_ns += time.perf_counter_ns() - began
 
     def _poll(self) -> None:

@@ -78,7 +78,7 @@ class Meter:
             bad: Records left out of it, or replaced.
             placed: When it was put on the devices, from when to when.
             entered_ns: When ``next()`` was called.
-            slept_ns: How long that waited for workers.
+            slept_ns: How long that waited for workers; 0 where there are none.
         """
         outcome: Any = fed.outcome  # no failure
         chunk = fed.chunk
@@ -131,11 +131,9 @@ class Meter:
         count, totals, rows = self._ring.read()
         recent = rows[1:]  # the first one's beginning is not known, or it is that of the run
         spans, first = durations(recent), self._ring.first
-        here = force.num_workers == 0
         recent_ns = int(rows[-1, Column.LEFT] - rows[0, Column.LEFT]) if len(rows) else 0
         stages = {
-            stage: _stage(_spent(totals[None], stage, here), _spent(spans, stage, here))
-            for stage in STAGES
+            stage: _stage(_spent(totals[None], stage), _spent(spans, stage)) for stage in STAGES
         }
         wait_s = stages["wait"].total_s + self._lost_ns / 1e9
         used = self._sample_of(now, force)
@@ -215,12 +213,10 @@ class Meter:
 _num_cpus = functools.cache(available_cpus)
 
 
-def _spent(spans: Numbers, stage: str, here: bool) -> Numbers:
+def _spent(spans: Numbers, stage: str) -> Numbers:
     """Nanoseconds of each batch in a stage; ``spans`` as of `durations`."""
     if stage == "read":
         return spans[:, Column.READ] + spans[:, Column.CALLED]
-    if stage == "wait_worker" and here:
-        return np.zeros(len(spans), np.int64)  # it did not wait for them: it built the batch
     return spans[:, _COLUMNS[stage]]
 
 
