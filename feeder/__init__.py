@@ -12,7 +12,8 @@ The way of a batch, room by room::
 ``sources`` says where records live; ``loader`` checks the arguments (with ``arguments``,
 ``topology``, ``production``, ``sample``, and, for the order of records, ``ordering``, ``streaming``
 or ``calling``) and owns the workers; ``stages`` is what it wires; ``iterator`` moves batches
-through the rooms; ``errors`` is all that can go wrong. ``feeder.testing`` is for your own tests.
+through the rooms; ``errors`` is all that can go wrong. ``feeder.testing`` is for your own tests,
+``cli`` is the command line.
 """
 
 from feeder.errors import (
