@@ -41,6 +41,11 @@ from feeder.produce.bad import BadRecord
 from feeder.produce.info import WorkerInfo, get_worker_info
 from feeder.produce.transforms import Filter, FlatMap, RandomMap
 from feeder.sources import FromCallable, Stream, stream_of
+from feeder.sources.concatenation import concat
+from feeder.sources.mixing import mix
+from feeder.sources.repeating import repeat
+from feeder.sources.subsetting import subset
+from feeder.sources.zipping import zip as zip  # noqa: A004 - not in __all__, for `import *`
 from feeder.spec import ArraySpec
 from feeder.version import VERSION
 
@@ -74,7 +79,11 @@ __all__ = [
     "WorkerStartError",
     "WorkerTimeoutError",
     "batch_sharding",
+    "concat",
     "get_worker_info",
+    "mix",
+    "repeat",
     "stream_of",
+    "subset",
 ]
 __version__ = VERSION
