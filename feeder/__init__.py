@@ -11,8 +11,9 @@ The way of a batch, room by room::
 
 ``sources`` says where records live; ``loader`` checks the arguments (with ``arguments``,
 ``topology``, ``production``, ``sample``, and, for the order of records, ``ordering``, ``streaming``
-or ``calling``) and owns the workers; ``iterator`` moves batches through the rooms; ``errors`` is
-all that can go wrong. ``feeder.testing`` is for your own tests.
+or ``calling``) and owns the workers; ``iterator`` moves batches through the rooms; ``filtering``
+asks a predicate with a loader; ``errors`` is all that can go wrong. ``feeder.testing`` is for your
+own tests.
 """
 
 from feeder.errors import (
@@ -30,6 +31,7 @@ from feeder.errors import (
     WorkerStartError,
     WorkerTimeoutError,
 )
+from feeder.filtering import filtered
 from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
 from feeder.monitor import Stats
@@ -80,6 +82,7 @@ __all__ = [
     "WorkerTimeoutError",
     "batch_sharding",
     "concat",
+    "filtered",
     "get_worker_info",
     "mix",
     "repeat",

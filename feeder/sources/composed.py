@@ -103,6 +103,10 @@ class Composed:
             add_note(error, f"Record {number} is {self._named(leaf, inner)}.")
             raise
 
+    def __iter__(self) -> Iterator[Any]:
+        # Without it an IndexError of a child would end a loop as if there were no more records.
+        return map(self.__getitem__, range(len(self)))
+
     @property
     def read(self) -> Callable[[Indices], Any]:
         """``read(indices)`` → batch, where all sources below have it."""

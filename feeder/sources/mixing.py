@@ -80,7 +80,8 @@ def mix(
         length = _length(turns, lengths, stop)
     if length > MAX_POSITIONS:
         rule = "`length`" if stop == "first_exhausted" else '`stop="all_exhausted"`'
-        raise ValueError(f"{rule} must come to at most 2**62 records, got {length}")
+        shown = f"about 2**{length.bit_length() - 1}"
+        raise ValueError(f"{rule} must come to at most 2**62 records, got {shown}")
     return Composed("mix", children, names, _Turns(turns, lengths, seed, shuffle, length))
 
 

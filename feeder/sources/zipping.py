@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,10 @@ class Zipped:
                 add_note(error, f"It was raised by record {number} of {name}.")
                 raise
         return self._outer.unflatten(records)
+
+    def __iter__(self) -> Iterator[Any]:
+        # Without it an IndexError of a child would end a loop as if there were no more records.
+        return map(self.__getitem__, range(len(self)))
 
     @property
     def read(self) -> Callable[[Indices], Any]:
