@@ -26,8 +26,8 @@ def in_range(index: Any, length: int, kind: str) -> int:
         ) from None
     if not -length <= number < length:
         raise IndexError(
-            f"`index` of feeder.{kind} must be below {length}, the number of its records, got "
-            f"{number}"
+            f"`index` of feeder.{kind} must be from {-length} to {length - 1}, of its {length} "
+            f"records, got {number}"
         )
     return number % length
 
