@@ -127,7 +127,10 @@ def tell_origin(error: BaseException, source: object, chunk: Chunk, row: int | N
     origin_of = getattr(source, "origin_of", None)
     if row is None or not callable(origin_of):
         return
-    for index in chunk.indices[[row, 0] if isinstance(error, RecordMismatchError) else [row]]:
+    indices = [chunk.indices[row]]
+    if isinstance(error, RecordMismatchError):  # between two records
+        indices = [error.index, chunk.indices[0]]
+    for index in indices:
         add_note(error, f"Record {index} is {origin_of(int(index))}.")
 
 
