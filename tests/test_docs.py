@@ -50,3 +50,15 @@ def test_the_blocks_of_the_page_on_streams_run():
     (code, out, errors) = run("\n".join(blocks), 1)[0]
     assert code == 0, errors
     assert out.endswith("(64, 4)\n")
+
+
+def test_the_blocks_of_the_page_on_composition_run(tmp_path):
+    text = (ROOT / "docs" / "composition.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 6
+    (code, out, errors) = run(
+        "\n".join(["import os, sys; os.chdir(sys.argv[4])", *blocks]), 1, str(tmp_path)
+    )[0]
+    assert code == 0, errors
+    assert out.endswith("72 of 96 rows\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["short.npz"]

@@ -23,7 +23,7 @@ from feeder.produce.bad import BadRecord
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.clock import HERE, Clock
 from feeder.produce.columns import Columns, as_array
-from feeder.produce.failures import Failure
+from feeder.produce.failures import Failure, tell_origin
 from feeder.produce.info import get_worker_info
 from feeder.produce.layout import Buffer, Layout, LeafSpec
 from feeder.produce.recipe import Recipe
@@ -31,7 +31,8 @@ from feeder.produce.records import Records
 from feeder.produce.session import GivenUpError, Locate, from_the_beginning
 from feeder.produce.stream_records import StreamRecords
 from feeder.produce.streams import Streams
-from feeder.sources import ArraySource, RandomAccess, Stream
+from feeder.sources import RandomAccess, Stream
+from feeder.sources.arrays import Gathers, gathers
 
 _LAYOUTS_KEPT = 64
 """Layouts remembered; a `collate` that pads to the longest record makes many."""
@@ -68,9 +69,9 @@ class Builder:
         self._batch_transforms = recipe.batch_transforms
         self._skips = recipe.on_bad_record == "skip"
         self._ambient = Ambient(recipe.seed) if ambient else None
-        source = recipe.source
+        self._source = source = recipe.source
         self._raises = recipe.on_bad_record == "raise"
-        self._arrays: ArraySource | None = None
+        self._arrays: Gathers | None = None
         self._ready = self._reads_at_once = False
         self._streams: Streams | None = None
         self._layouts: dict[tuple[Any, ...], Layout] = {}
@@ -89,8 +90,7 @@ class Builder:
             self._ambient,
         )
         plain = not (recipe.transforms or recipe.collate or recipe.batch_transforms)
-        if plain and isinstance(source, ArraySource) and not source.has_objects:
-            self._arrays = source
+        self._arrays = gathers(source) if plain else None
         self._ready = hasattr(source, "read") and not recipe.transforms and not recipe.collate
         self._reads_at_once = hasattr(source, "read") or hasattr(source, "__getitems__")
 
@@ -166,6 +166,7 @@ class Builder:
         except (KeyboardInterrupt, GivenUpError):
             raise
         except BaseException as error:  # user code's: CancelledError, SystemExit and their like
+            tell_origin(error, self._source, chunk, clock.row)
             return Failure.of(error, clock.stage, clock.row, clock.place)
 
     def _read_stream(
@@ -192,16 +193,16 @@ class Builder:
         of = (chunk.reads.pattern.rows,) if chunk.is_part else ()
         return built._replace(reports=(report,), rows=of)
 
-    def _gather(self, source: ArraySource, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
+    def _gather(self, source: Gathers, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
         """Rows of arrays: copied once, from the source into the slot."""
         rows = chunk.batch_rows
         layout = self._gathered.get(rows)
         if layout is None:
-            specs = [LeafSpec((rows, *array.shape[1:]), array.dtype) for array in source.arrays]
+            specs = [LeafSpec((rows, *shape), dtype) for shape, dtype in source.row_specs]
             layout = self._layout(source.treespec, tuple(specs), chunk)
             self._gathered[rows] = layout
         arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
-        source.read_into(chunk.indices, arrays[: len(source.arrays)])
+        source.read_into(chunk.indices, arrays[: len(source.row_specs)])
         return self._finish(layout, arrays, [], chunk, clock)
 
     def _stack(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
