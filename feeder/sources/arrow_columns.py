@@ -83,7 +83,7 @@ class Layout:
 
     Raises:
         TypeError: A type cannot be read, or a value is none of its column's type.
-        ValueError: There is no column, or none of a name.
+        ValueError: There is no column of a name.
     """
 
     def __init__(
@@ -92,8 +92,6 @@ class Layout:
         self._fields = list(fields)
         self._fill = dict(fill_nulls or {})
         unknown = set(self._fill)
-        if not self._fields:
-            raise ValueError("`columns` must name at least one column, got none")
         import pyarrow
 
         columns: Any = {

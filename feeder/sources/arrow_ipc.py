@@ -60,7 +60,7 @@ class Arrow:
         cache_bytes = arguments.integer("cache_bytes", cache_bytes, 0)
         pyarrow = files.package("pyarrow", "Arrow", "pyarrow", "parquet")
         found = files.opened(self.paths, _look, (pyarrow.ArrowException, OSError, ValueError))
-        wanted = fields("columns", self.paths, [each.schema for each in found], columns)
+        wanted = fields(self.paths, [each.schema for each in found], columns)
         layout = Layout(wanted, fill_nulls)
         self._names = [name for name, _ in wanted]
         self._are_mapped = [each.is_mapped for each in found]

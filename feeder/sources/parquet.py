@@ -72,7 +72,7 @@ class Parquet:
         cache_bytes = arguments.integer("cache_bytes", cache_bytes, 0)
         pyarrow = files.package("pyarrow", "Parquet", "pyarrow", "parquet")
         footers = files.opened(self.paths, _footer, (pyarrow.ArrowException, OSError, ValueError))
-        found = fields("columns", self.paths, [footer.schema for footer in footers], columns)
+        found = fields(self.paths, [footer.schema for footer in footers], columns)
         layout = Layout(found, fill_nulls)
         self._names = [name for name, _ in found]
         lengths = [footer.lengths for footer in footers]

@@ -102,12 +102,11 @@ class RowGroups:
 
 
 def fields(
-    argument: str, paths: Sequence[str], schemas: Sequence[Any], columns: Sequence[str] | None
+    paths: Sequence[str], schemas: Sequence[Any], columns: Sequence[str] | None
 ) -> list[tuple[str, Any]]:
     """Names and types of the columns that are wanted, the same in all files.
 
     Args:
-        argument: Of the columns, for messages.
         paths: The files.
         schemas: Their `pyarrow.Schema`.
         columns: Names; None: all.
@@ -117,14 +116,16 @@ def fields(
         ValueError: A file has no such column, or one of another type.
     """
     if isinstance(columns, str) or not (columns is None or isinstance(columns, Sequence)):
-        raise TypeError(f"`{argument}` must be a list of names, got {columns!r}")
+        raise TypeError(f"`columns` must be a list of names, got {columns!r}")
+    if columns is not None and not columns:
+        raise ValueError("`columns` must name at least one column, got none")
     names = list(dict.fromkeys(schemas[0].names if columns is None else columns))
     for path, schema in zip(paths, schemas, strict=True):
         for name in names:
             if schema.names.count(name) != 1:
                 there = ", ".join(map(repr, schema.names))
                 raise ValueError(
-                    f"`{argument}` must name columns of every file, got {name!r}; there are "
+                    f"`columns` must name columns of every file, got {name!r}; there are "
                     f"{there} in {path}"
                 )
             kind, first = schema.field(name).type, schemas[0].field(name).type
