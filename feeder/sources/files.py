@@ -162,4 +162,4 @@ def changed(path: str, expected: int, got: int) -> ValueError:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
