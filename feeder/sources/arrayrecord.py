@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from feeder import arguments
 from feeder.sources import files
-from feeder.sources.indexing import Parts, checked
 from feeder.sources.kept import Kept
+from feeder.sources.parts import Parts, checked
 
 _MOST_OPEN = 256
 """Files that a process keeps open."""

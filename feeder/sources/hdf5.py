@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from feeder import arguments
 from feeder.sources import files
-from feeder.sources.indexing import checked, records
 from feeder.sources.kept import Kept
+from feeder.sources.parts import checked, records
 
 CACHE_BYTES = 64 * 2**20
 _ROWS_PER_RUN = 4

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.sources.arrow_columns import Layout, NullError
-from feeder.sources.indexing import checked, records
+from feeder.sources.parts import checked, records
 from feeder.sources.stream import Stream
 
 _KINDS = {

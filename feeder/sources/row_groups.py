@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from feeder.sources import files
 from feeder.sources.arrow_columns import Column, Layout, NullError, Tree
-from feeder.sources.indexing import Parts, checked, records
 from feeder.sources.kept import Kept
+from feeder.sources.parts import Parts, checked, records
 
 CACHE_BYTES = 256 * 2**20
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import feeder
 from feeder.produce import payload
 from feeder.sources import HDF5, ArrayRecord, Npy, files
-from feeder.sources.indexing import Parts, checked
 from feeder.sources.kept import Kept
+from feeder.sources.parts import Parts, checked
 
 
 def says(kind, message):
