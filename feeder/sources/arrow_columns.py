@@ -16,6 +16,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -80,6 +81,7 @@ class Layout:
         treespec: Structure of a record.
         has_lists: Whether a record's arrays have lengths of their own, so that records must be
             stacked one by one.
+        row_bytes: What a record takes in memory; None: that depends on its values.
 
     Raises:
         TypeError: A type cannot be read, or a value is none of its column's type.
@@ -103,6 +105,17 @@ class Layout:
                 f"`fill_nulls` must name columns that are read, got {sorted(unknown)[0]!r}"
             )
         self.treespec = optree.tree_structure(columns)
+        empty: Any = self.treespec.flatten_up_to(columns)
+        self._empty: list[Any] = list(empty)
+        self.has_lists = any(isinstance(column, _Lists) for column in self._empty)
+        self.row_bytes: int | None = None
+        if all(isinstance(column, Numbers) for column in self._empty):
+            self.row_bytes = sum(column.row_bytes for column in self._empty)
+        if unknown:
+            raise ValueError(
+                f"`fill_nulls` must name columns that are read, got {sorted(unknown)[0]!r}"
+            )
+        self.treespec = optree.tree_structure(columns)
         self.has_lists = any(
             isinstance(column, _Lists) for column in self.treespec.flatten_up_to(columns)
         )
@@ -115,18 +128,22 @@ class Layout:
         found: Any = self.treespec.flatten_up_to(columns)
         return list(found)
 
+    def room(self, num_rows: int) -> list[Numbers]:
+        """Columns of as many rows, where ``row_bytes`` is known: rows are to be put into them."""
+        return [column.room(num_rows) for column in self._empty]
+
     def _column(self, name: str, array: Any, seen: Callable[[str], None] = lambda _: None) -> Tree:
         import pyarrow
         from pyarrow import types
 
         kind = array.type
         if isinstance(kind, pyarrow.FixedShapeTensorType):
-            return _Numbers(name, array.to_numpy_ndarray(), _nulls(array))
+            return Numbers(name, array.to_numpy_ndarray(), _nulls(array))
         if isinstance(kind, pyarrow.BaseExtensionType):
             inner = self._column(name, array.storage, seen)
             shape = getattr(kind, "shape", ())  # of Hugging Face's arrays
             if shape and None not in shape:
-                return _Numbers(name, *_innermost(array.storage, tuple(shape)))
+                return Numbers(name, *_innermost(array.storage, tuple(shape)))
             return inner
         if types.is_dictionary(kind):
             return self._column(name, array.dictionary_decode(), seen)
@@ -147,7 +164,7 @@ class Layout:
         if _is_object(array.type):
             return _Objects(name, array, _nulls(array))
         if types.is_primitive(kind) and not types.is_interval(kind):
-            return _Numbers(name, _numbers(array), _nulls(array))
+            return Numbers(name, _numbers(array), _nulls(array))
         raise TypeError(
             f"`columns` must be of types that NumPy has, got {kind} of {name!r}; name the others "
             "by `columns`"
@@ -159,14 +176,14 @@ class Layout:
         # `values` also has what the nulls and the offset hide; `flatten` would leave nulls out.
         values = self._column(name, array.values.slice(first, len(array) * size), seen)
         nulls = _nulls(array)
-        if not isinstance(values, _Numbers):
+        if not isinstance(values, Numbers):
             return self._lists(name, np.arange(len(array) + 1) * size, values, nulls)
         numbers = values.values.reshape(len(array), size, *values.values.shape[1:])
         if nulls is not None and name in self._fill:
             numbers = numbers.copy()
             numbers[nulls] = self._fill[name]
             nulls = None
-        return _Numbers(name, numbers, _either(nulls, values.nulls, len(array)))
+        return Numbers(name, numbers, _either(nulls, values.nulls, len(array)))
 
     def _lists(
         self, name: str, offsets: NDArray[Any], values: Tree, nulls: NDArray[np.bool_] | None
@@ -193,10 +210,35 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class _Numbers:
+class Numbers:
+    """A column that is an array.
+
+    Attributes:
+        name: Its name.
+        values: Its rows.
+        nulls: Which of them have no value; None: all have.
+    """
+
     name: str
     values: NDArray[Any]
     nulls: NDArray[np.bool_] | None
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a row, and of the note whether it has a value."""
+        return self.values.itemsize * math.prod(self.values.shape[1:]) + 1
+
+    def room(self, num_rows: int) -> Numbers:
+        """A column like this of as many rows; memory that nothing is put into is not taken."""
+        values = np.empty((num_rows, *self.values.shape[1:]), self.values.dtype)
+        return Numbers(self.name, values, np.zeros(num_rows, np.bool_))
+
+    def put(self, first: int, rows: Numbers) -> None:
+        """Copies rows to the place that begins at ``first``, in a column that is `room`."""
+        place = slice(first, first + len(rows.values))
+        self.values[place] = rows.values
+        if rows.nulls is not None and self.nulls is not None:
+            self.nulls[place] = rows.nulls
 
     def take(self, rows: Rows) -> NDArray[Any]:
         _check(self.name, self.nulls, rows)

@@ -66,7 +66,9 @@ class Arrow:
         self._are_mapped = [each.is_mapped for each in found]
         self._readers = Kept(self._opened, _MOST_OPEN)
         lengths = [each.lengths for each in found]
-        self._groups = RowGroups(self.paths, lengths, self._load, layout, cache_bytes)
+        self._groups = RowGroups(
+            self.paths, lengths, self._load, layout, cache_bytes, all(self._are_mapped)
+        )
         if not layout.has_lists:
             self.read = self._batch
 

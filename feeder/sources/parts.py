@@ -45,6 +45,10 @@ class Parts:
         """Records in all of them."""
         return int(self.starts[-1])
 
+    def numbers(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The part that each of ``indices`` is in."""
+        return np.searchsorted(self.starts, indices, "right") - 1
+
     def of(
         self, indices: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
@@ -58,7 +62,7 @@ class Parts:
         """
         if not len(indices):
             return
-        parts = np.searchsorted(self.starts, indices, "right") - 1
+        parts = self.numbers(indices)
         order = np.argsort(parts, kind="stable")
         sorted_parts = parts[order]
         ends = np.flatnonzero(np.diff(sorted_parts)) + 1

@@ -20,6 +20,9 @@ CACHE_BYTES = 256 * 2**20
 class RowGroups:
     """The records of tables that are stored in row groups, one file after the other.
 
+    Where all of them fit into ``cache_bytes``, and are numbers, they are put together in one array
+    for each column, row group by row group as they are asked for: a chunk is then one gather.
+
     Args:
         paths: The files.
         lengths: Records of each row group, for each file.
@@ -27,6 +30,7 @@ class RowGroups:
             in memory.
         layout: What records look like.
         cache_bytes: Of the row groups that a process keeps decoded.
+        is_mapped: Whether decoding takes no time and no memory.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class RowGroups:
         load: Callable[[int, int], tuple[Any, int]],
         layout: Layout,
         cache_bytes: int,
+        is_mapped: bool = False,
     ) -> None:
         self._paths = paths
         self._groups = [
@@ -44,6 +49,10 @@ class RowGroups:
         self._parts = Parts([length for of in lengths for length in of])
         self._load = load
         self._layout = layout
+        self._whole: Kept[None, _Whole] | None = None
+        if layout.row_bytes and not is_mapped and layout.row_bytes * len(self) <= cache_bytes:
+            self._whole = Kept(self._room, 1)
+            cache_bytes = 0  # row groups go on to the whole
         self._decoded = Kept(self._decode, cache_bytes)
 
     def __len__(self) -> int:
@@ -67,6 +76,8 @@ class RowGroups:
         found = checked(indices, len(self))
         if not len(found):
             raise ValueError("`indices` must name at least one record, got none")
+        if self._whole is not None:
+            return self._layout.treespec.unflatten(self._gathered(self._whole(None), found))
         targets: list[NDArray[Any]] = []
         for part, places, rows in self._parts.of(found):
             taken = self._take(part, rows)
@@ -79,18 +90,36 @@ class RowGroups:
                 target[places] = leaf
         return self._layout.treespec.unflatten(targets)
 
-    def _take(self, part: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        file, group = self._groups[part]
-        path, first = self._paths[file], int(self._parts.starts[part])
+    def _gathered(self, whole: _Whole, indices: NDArray[np.int64]) -> list[NDArray[Any]]:
+        parts = self._parts.numbers(indices)
+        if not whole.has[parts].all():
+            for part, _, rows in self._parts.of(indices[~whole.has[parts]]):
+                whole.put(part, self._columns(part, rows))
         try:
-            columns = self._decoded(part)
-        except Exception as error:  # of as many kinds as there are codecs and encodings
-            where = f"row group {group}"
-            raise files.unreadable(path, first + int(rows[0]), error, where) from error
+            return [column.take(indices) for column in whole.columns]
+        except NullError as error:
+            path = self._paths[self._groups[parts[error.place]][0]]
+            raise error.of(path, int(indices[error.place])) from None
+
+    def _room(self, _: None) -> tuple[_Whole, int]:
+        return _Whole(self._layout, self._parts), 1
+
+    def _take(self, part: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        columns = self._columns(part, rows)
         try:
             return [column.take(rows) for column in columns]
         except NullError as error:
-            raise error.of(path, first + int(rows[error.place])) from None
+            index = int(self._parts.starts[part] + rows[error.place])
+            raise error.of(self._paths[self._groups[part][0]], index) from None
+
+    def _columns(self, part: int, rows: NDArray[np.int64]) -> list[Column]:
+        """A row group, decoded for the sake of some rows."""
+        try:
+            return self._decoded(part)
+        except Exception as error:  # of as many kinds as there are codecs and encodings
+            file, group = self._groups[part]
+            index = int(self._parts.starts[part] + rows[0])
+            raise files.unreadable(self._paths[file], index, error, f"row group {group}") from error
 
     def _decode(self, part: int) -> tuple[list[Column], int]:
         file, group = self._groups[part]
@@ -99,6 +128,23 @@ class RowGroups:
         if table.num_rows != expected:
             raise files.changed(self._paths[file], expected, table.num_rows)
         return self._layout.columns(table), num_bytes
+
+
+class _Whole:
+    """All rows, of the row groups that were put here.
+
+    Threads may put the same row group at the same time: both put the same.
+    """
+
+    def __init__(self, layout: Layout, parts: Parts) -> None:
+        self._starts = parts.starts
+        self.columns = layout.room(len(parts))
+        self.has = np.zeros(len(parts.starts) - 1, np.bool_)
+
+    def put(self, part: int, rows: Sequence[Any]) -> None:
+        for column, of in zip(self.columns, rows, strict=True):
+            column.put(int(self._starts[part]), of)
+        self.has[part] = True
 
 
 def fields(
