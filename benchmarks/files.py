@@ -6,9 +6,9 @@ Parquet: 4 files of 50 000 rows, 64 float32 and a label each, in row groups of 2
 2 files of 50 000 records of 1000 bytes, with a group size of 1, decoded by numpy.frombuffer. All
 batches are of 256 records, shuffled, from two workers or in process. How well they are shuffled
 differs: "rows", "gather" and "feeder, shuffle=True" mix the whole epoch; BlockShuffle mixes 16 row
-groups, Grain's window 32 000 rows, "row groups" one. Loaders take turns in process groups of their
-own, as in throughput.py; a figure is the median of the rounds, and ratios are taken within a round.
-Peers that are not installed are left out.
+groups, and has a cache of 18; Grain's window 32 000 rows; "row groups" one. Loaders take turns in
+process groups of their own, as in throughput.py; a figure is the median of the rounds, and ratios
+are taken within a round. Peers that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,10 +61,12 @@ def decoded(data: bytes) -> dict[str, np.ndarray]:
     return {"x": np.frombuffer(data, np.float32)}
 
 
-def feeder_parquet(folder: Path, shuffle: Any = True, num_workers: int = WORKERS) -> Batches:
+def feeder_parquet(
+    folder: Path, shuffle: Any = True, num_workers: int = WORKERS, row_groups: int = 1000
+) -> Batches:
     import feeder
 
-    source = feeder.sources.Parquet(folder)
+    source = feeder.sources.Parquet(folder, cache_bytes=row_groups * ROW_GROUP * (64 * 4 + 8))
     options = {"num_epochs": None, "num_workers": num_workers}
     return iter(feeder.DataLoader(source, BATCH, shuffle=shuffle, **options))
 
@@ -71,7 +74,7 @@ def feeder_parquet(folder: Path, shuffle: Any = True, num_workers: int = WORKERS
 def feeder_blocks(folder: Path, num_workers: int = WORKERS) -> Batches:
     import feeder
 
-    return feeder_parquet(folder, feeder.BlockShuffle(ROW_GROUP), num_workers)
+    return feeder_parquet(folder, feeder.BlockShuffle(ROW_GROUP), num_workers, 18)
 
 
 def feeder_records(folder: Path, num_workers: int = WORKERS) -> Batches:
@@ -246,9 +249,8 @@ class Contender(Served):
 
 def serve(kind: str, name: str, folder: Path) -> None:
     """Measures one contender, a turn for each line of input; runs in a process of its own."""
-    import time
-
     warnings.filterwarnings("ignore")  # torch warns of the machine's few cores
+    os.environ["PYTHONWARNINGS"] = "ignore"  # in its workers too
     batches = CONTENDERS[kind][name](folder)
     next(batches)
     print("ready", flush=True)

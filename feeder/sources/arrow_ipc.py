@@ -89,25 +89,26 @@ class Arrow:
         return self._groups.batch(indices)
 
     def _load(self, file: int, group: int) -> tuple[Any, int]:
-        batch = self._readers(file).get_batch(group)
-        return batch, 0 if self._are_mapped[file] else batch.nbytes
+        reader, memory = self._readers(file)
+        batch = reader.get_batch(group)
+        return batch, 0 if _lies_in(memory, batch) else batch.nbytes
 
-    def _opened(self, file: int) -> tuple[Any, int]:
+    def _opened(self, file: int) -> tuple[tuple[Any, Any], int]:
         import pyarrow.ipc
 
-        memory = pyarrow.memory_map(self.paths[file])
-        if self._are_mapped[file]:
-            return pyarrow.ipc.open_file(memory), 1
-        with pyarrow.ipc.open_file(memory) as reader:
+        memory = pyarrow.memory_map(self.paths[file]).read_buffer()
+        reader = pyarrow.ipc.open_file(memory)
+        if not self._are_mapped[file]:
             included = [reader.schema.get_field_index(name) for name in self._names]
-        options = pyarrow.ipc.IpcReadOptions(included_fields=included)
-        return pyarrow.ipc.open_file(memory, options=options), 1
+            options = pyarrow.ipc.IpcReadOptions(included_fields=included)
+            reader = pyarrow.ipc.open_file(memory, options=options)
+        return (reader, memory), 1
 
 
 def _look(path: str) -> _Found:
     import pyarrow.ipc
 
-    memory = pyarrow.memory_map(path)
+    memory = pyarrow.memory_map(path).read_buffer()
     # To leave columns out would copy the others.
     one_column = pyarrow.ipc.IpcReadOptions(included_fields=[0])
     with pyarrow.ipc.open_file(memory) as reader:
@@ -122,10 +123,9 @@ def _look(path: str) -> _Found:
 
 def _lies_in(memory: Any, batch: Any) -> bool:
     """Whether a record batch is where the file is mapped: it was not decompressed."""
-    memory.seek(0)
-    whole = memory.read_buffer()
+    end = memory.address + memory.size
     return all(
-        whole.address <= buffer.address < whole.address + whole.size
+        memory.address <= buffer.address < end
         for column in batch.columns
         for buffer in column.buffers()
         if buffer is not None and buffer.size

@@ -53,7 +53,7 @@ def one(argument: str, given: object) -> str:
         TypeError: It is no path.
         ValueError: There is no such file.
     """
-    if not isinstance(given, str | os.PathLike) or isinstance(given, bytes):
+    if not isinstance(given, str | os.PathLike):
         raise TypeError(f"`{argument}` must be a path, got {given!r}")
     name = os.fspath(given)
     if "://" in name:

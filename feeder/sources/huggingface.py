@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.sources import files
 from feeder.sources.arrow_columns import Layout, NullError
 from feeder.sources.parts import checked, records
 from feeder.sources.stream import Stream
@@ -136,8 +137,20 @@ class _Rows:
         if self._table is not None:
             stored = records(self._batch(found), len(found))
         if self._decoded is not None:
-            decoded = self._decoded.__getitems__(found.tolist())
+            decoded = self._decode(found.tolist())
         return [{**one, **other} for one, other in zip(stored, decoded, strict=True)]
+
+    def _decode(self, indices: list[int]) -> list[Any]:
+        dataset: Any = self._decoded
+        try:
+            return list(dataset.__getitems__(indices))
+        except Exception as error:  # of the decoder
+            for index in indices:
+                try:
+                    dataset.__getitems__([index])
+                except Exception as alone:
+                    raise files.unreadable("the data set", index, alone) from alone
+            raise files.unreadable("the data set", indices[0], error) from error
 
     def __repr__(self) -> str:
         return f"HuggingFace({self._length} examples, {self._names})"

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import io
 import os
 import re
 import warnings
@@ -418,6 +419,19 @@ def test_images_are_decoded_one_by_one():
     assert batch["image"][:, 0, 0, 0].tolist() == batch["id"].tolist() == list(range(6))
     (batch,) = run(HuggingFace(dataset, columns=["image"]), 6, transforms=[cropped])
     assert batch["image"].dtype == np.uint8
+
+
+def test_an_image_that_cannot_be_decoded_is_named():
+    file = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(file, "PNG")
+    files = [{"bytes": file.getvalue() if row != 3 else b"no image"} for row in range(5)]
+    features = datasets.Features({"image": datasets.Image()})
+    source = as_source(datasets.Dataset.from_dict({"image": files}, features=features))
+    with begins(
+        feeder.SourceError, "record 3 cannot be read from the data set, got UnidentifiedImageError"
+    ):
+        source.__getitems__([1, 4, 3])
+    assert source[4]["image"].shape == (2, 2, 3)
 
 
 def test_data_sets_that_cannot_be_read_are_refused():
