@@ -62,3 +62,11 @@ def test_the_blocks_of_the_page_on_composition_run(tmp_path):
     assert code == 0, errors
     assert out.endswith("72 of 96 rows\n")
     assert [file.name for file in tmp_path.iterdir()] == ["short.npz"]
+
+
+def test_the_blocks_of_the_page_on_sources_run(tmp_path):
+    text = (ROOT / "docs" / "sources.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 2
+    (code, _, errors) = run(f"import os\nos.chdir({str(tmp_path)!r})\n" + "\n".join(blocks), 1)[0]
+    assert code == 0, errors

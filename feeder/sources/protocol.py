@@ -8,6 +8,7 @@ import numpy as np
 
 from feeder.sources.arrays import ArraySource
 from feeder.sources.callable import FromCallable
+from feeder.sources.huggingface import HuggingFace, kind_of
 from feeder.sources.stream import Stream, as_stream
 
 
@@ -34,9 +35,10 @@ def as_source(source: object) -> Source:
 
     Args:
         source: A NumPy or JAX array, or a dict, tuple or named tuple of them, nested or not:
-            a source of its rows. A list: a source of its items. Anything with ``len()`` and
-            ``[]`` as it is. Any other iterable, a function that returns an iterator, or an object
-            with ``num_shards`` and ``open``: a stream.
+            a source of its rows. A list: a source of its items. A data set of Hugging Face's: as
+            `HuggingFace` says. Anything with ``len()`` and ``[]`` as it is. Any other iterable, a
+            function that returns an iterator, or an object with ``num_shards`` and ``open``: a
+            stream.
 
     Raises:
         TypeError: It is none of these, or a leaf of a pytree is no array.
@@ -48,6 +50,9 @@ def as_source(source: object) -> Source:
         raise TypeError(f"`source` must be a collection of records, got {_kind(source)}")
     if isinstance(source, FromCallable):
         return source
+    if kind_of(source) is not None:
+        found: Source = HuggingFace(source)
+        return found
     if _has_items(source):
         assert isinstance(source, RandomAccess)
         return source
