@@ -26,7 +26,7 @@ from feeder.produce.columns import Columns, as_array
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer, Layout, LeafSpec
 from feeder.produce.recipe import Recipe
-from feeder.produce.records import Records
+from feeder.produce.records import Records, offers_list
 from feeder.produce.session import Locate, from_the_beginning
 from feeder.produce.stream_records import StreamRecords
 from feeder.produce.streams import Streams, resolved
@@ -93,7 +93,7 @@ class Builder:
         if plain and isinstance(source, ArraySource) and not source.has_objects:
             self._arrays = source
         self._ready = hasattr(source, "read") and not recipe.transforms and not recipe.collate
-        self._reads_at_once = hasattr(source, "read") or hasattr(source, "__getitems__")
+        self._reads_at_once = hasattr(source, "read") or offers_list(source)
 
     @property
     def keys_generators(self) -> bool:

@@ -21,7 +21,13 @@ from feeder.produce.bad import BadRecord, OnBadRecord
 from feeder.produce.clock import Clock
 from feeder.produce.columns import check_rows
 from feeder.produce.maps import MAX_ERROR, Maps, own
+from feeder.produce.transforms import first_place
 from feeder.sources import RandomAccess
+
+
+def offers_list(source: object) -> bool:
+    """Whether it reads lists of records; a class may say that it does not, by None."""
+    return callable(getattr(source, "__getitems__", None))
 
 
 class Records:
@@ -47,8 +53,8 @@ class Records:
     ) -> None:
         self._source = source
         self._whole = hasattr(source, "read")  # the source returns batches, not records
-        self._listed = not self._whole and hasattr(source, "__getitems__")
-        self._maps = Maps(transforms, seed)
+        self._listed = not self._whole and offers_list(source)
+        self._maps = Maps(transforms, seed, first_place(transforms))
         self._raises = on_bad_record == "raise"
         self._owned = keeps and not self._whole
         self._ambient = ambient
@@ -111,6 +117,11 @@ class Records:
         if self._ambient is not None and self._ambient.keyed:
             self._ambient.key(Scope.RECORD, position)
         record = read(row, index)
+        if record is None:
+            raise TypeError(
+                f"`source[{index}]` must be a record, got None; does its __getitem__ end without a "
+                "return, or is it filtered, as a MapDataset of Grain's? Filter its indices"
+            )
         if self._owned:
             record = own(record)
         if self._maps:
