@@ -50,11 +50,11 @@ def _rare(tensor: Any, error: Exception) -> NDArray[Any]:
         return as_numpy(tensor.resolve_conj().resolve_neg())
     import ml_dtypes
 
-    torch: Any = sys.modules["torch"]
     scalar = getattr(ml_dtypes, str(tensor.dtype).removeprefix("torch."), None)
     if scalar is None or str(tensor.layout) != "torch.strided" or tensor.device.type != "cpu":
         raise TypeError(f"a tensor in a record must have a NumPy array: {error}") from error
     dtype = np.dtype(scalar)
+    torch: Any = sys.modules["torch"]
     bits = tensor.view({1: torch.uint8, 2: torch.int16}[dtype.itemsize])
     viewed: NDArray[Any] = bits.numpy().view(dtype)
     return viewed

@@ -147,7 +147,8 @@ def _joined(folder: bytes, name: bytes) -> bytes:
 
 
 def _extension(name: bytes) -> bytes:
-    return name.rpartition(b".")[2].lower()
+    _, dot, extension = name.rpartition(b".")
+    return extension.lower() if dot else b""
 
 
 def _is_file(entry: os.DirEntry[bytes]) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-_BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -47,29 +46,43 @@ def names_of(argument: str, given: Any, must_exist: bool) -> tuple[str, ...]:
 
 def braces(pattern: str) -> Iterator[str]:
     """Expands ``{a,b}`` and ``{000..127}``, the first of them slowest, as a shell does."""
-    parts: list[list[str]] = []
-    end = 0
-    for match in _BRACES.finditer(pattern):
-        if (choices := _choices(match[1])) is None:
-            continue  # as a shell: braces around a single word stay
-        parts += [[pattern[end : match.start()]], choices]
-        end = match.end()
-    parts.append([pattern[end:]])
-    if len(parts) == 1:
-        yield pattern
+    for start, sign in enumerate(pattern):
+        if sign != "{" or (choices := _choices(pattern, start)) is None:
+            continue  # as in a shell, braces around a single word stay
+        words, end = choices
+        for word in words:
+            for middle, rest in itertools.product(braces(word), braces(pattern[end:])):
+                yield pattern[:start] + middle + rest
         return
-    for words in itertools.product(*parts):
-        yield from braces("".join(words))  # those around others that were nested
+    yield pattern
 
 
-def _choices(text: str) -> list[str] | None:
-    if bounds := _RANGE.fullmatch(text):
-        first, last = int(bounds[1]), int(bounds[2])
-        padded = any(len(one) > 1 and one[0] == "0" for one in bounds.groups())
-        width = max(map(len, bounds.groups())) if padded else 0
-        step = 1 if first <= last else -1
-        return [f"{number:0{width}}" for number in range(first, last + step, step)]
-    return text.split(",") if "," in text else None
+def _choices(pattern: str, start: int) -> tuple[list[str], int] | None:
+    """What the braces that open at a place hold, and the place behind them; None: no choice."""
+    depth, words = 0, [""]
+    for place in range(start + 1, len(pattern)):
+        sign = pattern[place]
+        if sign == "}" and depth == 0:
+            words = words if len(words) > 1 else _numbers(words[0])
+            return (words, place + 1) if words else None
+        depth += {"{": 1, "}": -1}.get(sign, 0)
+        if sign == "," and depth == 0:
+            words.append("")
+        else:
+            words[-1] += sign
+    return None
+
+
+def _numbers(text: str) -> list[str]:
+    """A range of numbers, padded by zeros where its bounds are; none where it is no range."""
+    bounds = _RANGE.fullmatch(text)
+    if bounds is None:
+        return []
+    first, last = map(int, bounds.groups())
+    padded = any(len(one) > 1 and one[0] == "0" for one in bounds.groups())
+    width = max(map(len, bounds.groups())) if padded else 0
+    step = 1 if first <= last else -1
+    return [f"{number:0{width}}" for number in range(first, last + step, step)]
 
 
 def _expanded(argument: str, given: str, must_exist: bool) -> list[str]:
