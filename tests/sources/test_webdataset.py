@@ -10,7 +10,7 @@ import tarfile
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feeder
@@ -85,6 +85,7 @@ def test_two_files_of_one_suffix_in_a_sample_are_an_error(tmp_path):
         samples(path)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["x", "y.z"])), max_size=12))
 def test_from_every_state_the_rest_is_read(files):
     names = [f"{number // 3}{key}.{suffix}" for number, (key, suffix) in enumerate(files)]
