@@ -61,7 +61,8 @@ class Ambient:
         self._unkeyed_draw = unkeyed.random()
         self._numpy_seed = int(words[0]) >> 32
         self._numpy_draw = np.random.RandomState(self._numpy_seed).bytes(4)
-        self._torch: tuple[Any, bytes] | None = None  # the generator, and its state at the begin
+        self._torch: Any = None  # the generator that `begin` saw to
+        self._torch_state = b""
 
     def begin(self) -> None:
         """Makes them ready for a batch."""
@@ -69,10 +70,10 @@ class Ambient:
         if not self.keyed:
             random.setstate(self._unkeyed)
             np.random.seed(self._numpy_seed)
-            self._torch = None
-            if (generator := _of_torch()) is not None:
-                generator.manual_seed(self._numpy_seed)
-                self._torch = generator, _state(generator)
+            self._torch = _of_torch()
+            if self._torch is not None:
+                self._torch.manual_seed(self._numpy_seed)
+                self._torch_state = self._torch_state or _state(self._torch)
 
     def key(self, scope: Scope, number: int) -> None:
         """Keys them, where they are drawn from."""
@@ -97,9 +98,9 @@ class Ambient:
 
     def _torch_drew(self) -> bool:
         generator = _of_torch()
-        if self._torch is None:  # where it was imported meanwhile, it may have drawn
-            return generator is not None
-        return generator is not self._torch[0] or _state(generator) != self._torch[1]
+        if generator is not self._torch:  # it was imported meanwhile, and may have been drawn from
+            return True
+        return generator is not None and _state(generator) != self._torch_state
 
 
 def _of_torch() -> Any:

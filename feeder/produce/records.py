@@ -120,7 +120,7 @@ class Records:
         if record is None:
             raise TypeError(
                 f"`source[{index}]` must be a record, got None; does its __getitem__ end without a "
-                "return, or is it filtered, as a MapDataset of Grain's? Filter its indices"
+                "return? What a MapDataset of Grain's has filtered, `on_bad_record` passes over"
             )
         if self._owned:
             record = own(record)

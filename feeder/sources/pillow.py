@@ -44,8 +44,8 @@ def decode_image(
             least twice as large both ways is decoded at 1/2, 1/4 or 1/8 of its size before.
 
     Returns:
-        Shape (height, width, channels), uint8; with ``mode=None`` perhaps without channels. It
-        may be read-only.
+        A new array of shape (height, width, channels), uint8; with ``mode=None`` perhaps without
+        channels.
 
     Raises:
         ValueError: The image is cut short, damaged, no image, or larger than Pillow's limit.
@@ -113,7 +113,7 @@ def _decoded(module: Any, data: bytes, mode: str | None, size: Sequence[int] | N
         image = _converted(module, image, mode)
         if wanted is not None and image.size != wanted:
             image = image.resize(wanted, module.Resampling.BILINEAR)
-        pixels = np.asarray(image)
+        pixels = np.array(image)  # of its own: Pillow's is read-only
     return pixels[..., None] if mode == "L" else pixels
 
 

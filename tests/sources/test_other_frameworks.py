@@ -150,8 +150,8 @@ def test_a_source_that_gives_none_is_an_error_that_names_the_record():
     with pytest.raises(TypeError) as caught:
         run(Filtered(), 4)
     assert str(caught.value) == (
-        "`source[1]` must be a record, got None; does its __getitem__ end without a return, or "
-        "is it filtered, as a MapDataset of Grain's? Filter its indices"
+        "`source[1]` must be a record, got None; does its __getitem__ end without a return? What "
+        "a MapDataset of Grain's has filtered, `on_bad_record` passes over"
     )
 
 

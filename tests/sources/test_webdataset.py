@@ -276,6 +276,17 @@ def test_decoding_takes_no_place_among_the_users_transforms(tmp_path):
         run(WebDataset(path), 2, transforms=[keep, lambda record: None])
 
 
+def test_a_transform_may_change_what_was_decoded_in_place(tmp_path):
+    path = write_tar(tmp_path / "1.tar", sample(1))
+
+    def darken(record):
+        record["png"] //= 2
+        return record
+
+    (batch,) = run(WebDataset(path), 1, transforms=[darken])
+    assert (batch["png"] == pixels(1) // 2).all()
+
+
 def test_shuffling_waits_for_no_decoder(tmp_path):
     decoded = []
     path = texts(tmp_path, 1, 40)
