@@ -9,15 +9,17 @@ The way of a batch, room by room::
     place     how does it reach its devices?            the only room that imports jax
     monitor   where does the time go?
 
-``sources`` says where records live; ``loader`` checks the arguments (with ``arguments``,
-``topology``, ``production``, ``sample``, and, for the order of records, ``ordering``, ``streaming``
-or ``calling``) and owns the workers; ``iterator`` moves batches through the rooms; ``errors`` is
-all that can go wrong. ``feeder.testing`` is for your own tests.
+``sources`` says where records live, ``packing`` makes them of documents; ``loader`` checks the
+arguments (with ``arguments``, ``topology``, ``production``, ``sample``, and, for the order of
+records, ``ordering``, ``streaming`` or ``calling``) and owns the workers; ``iterator`` moves
+batches through the rooms; ``errors`` is all that can go wrong. ``feeder.testing`` is for your own
+tests.
 """
 
 from feeder.errors import (
     BadRecordsError,
     ClosedError,
+    DocumentError,
     FeederError,
     MemoryLimitError,
     ProcessMismatchError,
@@ -33,6 +35,7 @@ from feeder.errors import (
 from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
 from feeder.monitor import Stats
+from feeder.packing import Packed, pack
 from feeder.place.shardings import batch_sharding
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.samplers import InfiniteSampler, WeightedSampler
@@ -41,6 +44,7 @@ from feeder.produce.bad import BadRecord
 from feeder.produce.info import WorkerInfo, get_worker_info
 from feeder.produce.transforms import Filter, FlatMap, RandomMap
 from feeder.sources import FromCallable, Stream, stream_of
+from feeder.sources.tokens import TokenWindows
 from feeder.spec import ArraySpec
 from feeder.version import VERSION
 
@@ -52,12 +56,14 @@ __all__ = [
     "BlockShuffle",
     "ClosedError",
     "DataLoader",
+    "DocumentError",
     "FeederError",
     "Filter",
     "FlatMap",
     "FromCallable",
     "InfiniteSampler",
     "MemoryLimitError",
+    "Packed",
     "ProcessMismatchError",
     "RandomMap",
     "RecordError",
@@ -67,6 +73,7 @@ __all__ = [
     "Stats",
     "Stream",
     "StreamError",
+    "TokenWindows",
     "WeightedSampler",
     "WindowShuffle",
     "WorkerDiedError",
@@ -75,6 +82,7 @@ __all__ = [
     "WorkerTimeoutError",
     "batch_sharding",
     "get_worker_info",
+    "pack",
     "stream_of",
 ]
 __version__ = VERSION

@@ -30,7 +30,9 @@ from feeder.produce.records import Records
 from feeder.produce.session import Locate, from_the_beginning
 from feeder.produce.stream_records import StreamRecords
 from feeder.produce.streams import Streams, resolved
-from feeder.sources import ArraySource, RandomAccess, Stream
+from feeder.sources import RandomAccess, Stream
+from feeder.sources.protocol import InPlace
+from feeder.spec import ArraySpec
 
 _LAYOUTS_KEPT = 64
 """Layouts remembered; a `collate` that pads to the longest record makes many."""
@@ -71,11 +73,13 @@ class Builder:
         self._ambient = Ambient(recipe.seed) if ambient else None
         source = recipe.source
         self._raises = recipe.on_bad_record == "raise"
-        self._arrays: ArraySource | None = None
+        self._direct: tuple[InPlace, optree.PyTreeSpec, list[ArraySpec]] | None = None
         self._ready = self._reads_at_once = False
         self._streams: Streams | None = None
         self._layouts: dict[tuple[Any, ...], Layout] = {}
-        self._gathered: dict[int, Layout] = {}  # by rows: what an array source's batch looks like
+        self._gathered: dict[
+            int, Layout
+        ] = {}  # by rows: what a batch looks like that is read in place
         if isinstance(source, Stream):
             self._streams = streams or Streams(recipe)
             self._of_stream = StreamRecords(recipe, self._ambient)
@@ -90,15 +94,16 @@ class Builder:
             self._ambient,
         )
         plain = not (recipe.transforms or recipe.collate or recipe.batch_transforms)
-        if plain and isinstance(source, ArraySource) and not source.has_objects:
-            self._arrays = source
+        if plain and isinstance(source, InPlace) and source.record_spec is not None:
+            specs, treespec = optree.tree_flatten(source.record_spec)
+            self._direct = source, treespec, specs
         self._ready = hasattr(source, "read") and not recipe.transforms and not recipe.collate
         self._reads_at_once = hasattr(source, "read") or hasattr(source, "__getitems__")
 
     @property
     def keys_generators(self) -> bool:
         """Whether building a batch touches the global generators."""
-        return self._arrays is None and self._ambient is not None
+        return self._direct is None and self._ambient is not None
 
     def build(
         self, chunk: Chunk, reserve: Reserve, locate: Locate = from_the_beginning
@@ -111,7 +116,7 @@ class Builder:
                 the batch is built again, and the memory found before is needed no longer.
             locate: Says where lanes of a stream are to be opened; it may raise.
         """
-        if self._arrays is not None or self._ambient is None:
+        if self._direct is not None or self._ambient is None:
             return self._attempt(chunk, reserve, locate)
         self._ambient.begin()
         try:
@@ -149,8 +154,12 @@ class Builder:
         try:
             if chunk.reads is not None:
                 return self._read_stream(chunk, reserve, locate, clock)
-            if self._arrays is not None:
-                return self._gather(self._arrays, chunk, reserve, clock)
+            if self._direct is not None:
+                try:
+                    return self._gather(*self._direct, chunk, reserve, clock)
+                except Exception:
+                    if self._raises:
+                        raise
             if chunk.is_part and self._reads_at_once and self._ambient and self._ambient.keyed:
                 raise NotInPiecesError  # what is drawn while reading depends on the rows read
             if self._collate is not None or self._batch_transforms:
@@ -194,16 +203,24 @@ class Builder:
         of = (chunk.reads.rows,) if chunk.is_part else ()
         return built._replace(reports=(report,), rows=of)
 
-    def _gather(self, source: ArraySource, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
-        """Rows of arrays: copied once, from the source into the slot."""
+    def _gather(
+        self,
+        source: InPlace,
+        treespec: optree.PyTreeSpec,
+        specs: list[ArraySpec],
+        chunk: Chunk,
+        reserve: Reserve,
+        clock: Clock,
+    ) -> Built:
+        """Rows that the source itself writes into the slot."""
         rows = chunk.batch_rows
         layout = self._gathered.get(rows)
         if layout is None:
-            specs = [LeafSpec((rows, *array.shape[1:]), array.dtype) for array in source.arrays]
-            layout = self._layout(source.treespec, tuple(specs), chunk)
+            leaves = tuple(LeafSpec((rows, *spec.shape), spec.dtype) for spec in specs)
+            layout = self._layout(treespec, leaves, chunk)
             self._gathered[rows] = layout
         arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
-        source.read_into(chunk.indices, arrays[: len(source.arrays)])
+        source.read_into(chunk.indices, arrays[: len(specs)])
         return self._finish(layout, arrays, [], chunk, clock)
 
     def _stack(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feeder.sources.arrays import ArraySource
 from feeder.sources.callable import FromCallable
@@ -24,6 +26,29 @@ class RandomAccess(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any: ...
+
+
+@runtime_checkable
+class InPlace(Protocol):
+    """A source that also writes its records straight into a batch, where nothing is done to them.
+
+    It runs no code of others, so that nothing draws from the global generators meanwhile.
+
+    Attributes:
+        record_spec: A record, with an `ArraySpec` in the place of each leaf; None: it cannot write
+            in place after all, as its records are not all alike.
+    """
+
+    record_spec: Any
+
+    def read_into(self, indices: NDArray[np.int64], out: Sequence[NDArray[Any]], /) -> None:
+        """Writes the records at ``indices`` into ``out``.
+
+        Args:
+            indices: Shape (rows,), every one in ``range(len(self))``.
+            out: Arrays of shape (rows, *leaf shape), in the order of optree's leaves.
+        """
+        ...
 
 
 Source: TypeAlias = RandomAccess | Stream | FromCallable

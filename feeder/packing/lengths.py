@@ -1,0 +1,146 @@
+"""The lengths of documents: given, offered by the source, or found out by reading them all once."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.loader import DataLoader
+from feeder.packing.documents import Name, leaves_of
+
+_BATCH = 256
+"""Documents that a worker measures at a time."""
+
+
+def checked_lengths(name: str, lengths: Any, num_documents: int) -> NDArray[Any]:
+    """Lengths that were given, as an array of integers.
+
+    Args:
+        name: How they are called.
+        lengths: What was given.
+        num_documents: How many there must be.
+
+    Raises:
+        TypeError: They are no integers.
+        ValueError: There are more or fewer of them, or one is negative.
+    """
+    array = np.asarray(lengths)
+    if array.ndim != 1 or len(array) != num_documents:
+        raise ValueError(
+            f"`{name}` must be one number for each of the {num_documents} documents, got shape "
+            f"{array.shape}"
+        )
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"`{name}` must be integers, got {array.dtype}")
+    if int(array.min()) < 0:
+        place = int(np.argmin(array))
+        raise ValueError(f"`{name}` must not be negative, got {array[place]} at {place}")
+    return array.astype(np.min_scalar_type(max(int(array.max()), 1)))  # workers get them
+
+
+def measured_lengths(
+    source: Any,
+    keys: tuple[str, ...] | None,
+    cache: Path | None,
+    num_workers: int | Literal["auto"],
+) -> NDArray[Any]:
+    """The lengths of all documents, from the cache, or by reading them.
+
+    Args:
+        source: The documents.
+        keys: Their leaves; None: all.
+        cache: A ``.npy`` file of lengths, written where there is none; None: not kept.
+        num_workers: As of a `DataLoader`.
+
+    Raises:
+        DocumentError: A document is no sequence of tokens.
+        ValueError: The file is of other documents.
+    """
+    if cache is not None and cache.exists():
+        try:
+            kept = np.load(cache, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise ValueError(
+                f"`cache` must be a file of lengths, got {cache}: {error}; remove it"
+            ) from None
+        try:
+            return checked_lengths("cache", kept, len(source))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{error}; remove {cache}, or name another file") from None
+    found = checked_lengths("lengths", _read_all(source, keys, num_workers), len(source))
+    if cache is not None:
+        _write(cache, found)
+    return found
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """A transform: the length of a document."""
+
+    keys: tuple[str, ...] | None
+
+    def __call__(self, document: Any) -> np.int64:
+        # The loader's error says which of them it is, where it is known.
+        leaves = leaves_of(document, self.keys, Name(-1))
+        return np.int64(len(next(iter(leaves.values()))))
+
+
+def _read_all(
+    source: Any, keys: tuple[str, ...] | None, num_workers: int | Literal["auto"]
+) -> NDArray[np.int64]:
+    if type(source) is list:  # in memory already
+        lengths = [
+            len(next(iter(leaves_of(document, keys, Name(number)).values())))
+            for number, document in enumerate(source)
+        ]
+        return np.array(lengths, np.int64)
+    found = np.empty(len(source), np.int64)
+    place = 0
+    with (
+        DataLoader(
+            source,
+            _BATCH,
+            transforms=[_Measure(keys)],
+            last_batch="keep",
+            num_workers=num_workers,
+            process_index=0,  # each process of a job measures all of them
+            process_count=1,
+        ) as loader,
+        _bar(len(source)) as progress,
+    ):
+        for batch in loader:
+            found[place : place + len(batch)] = batch
+            place += len(batch)
+            progress(len(batch))
+    return found
+
+
+@contextlib.contextmanager
+def _bar(total: int) -> Any:
+    """A progress bar on a terminal, where tqdm is installed."""
+    if importlib.util.find_spec("tqdm") is None:
+        yield lambda _count: None
+        return
+    tqdm: Any = importlib.import_module("tqdm.auto").tqdm
+    with tqdm(total=total, desc="measuring documents", unit="document", disable=None) as bar:
+        yield bar.update
+
+
+def _write(path: Path, lengths: NDArray[Any]) -> None:
+    """Writes a file that is there whole, or not at all."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            np.save(file, lengths)
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
