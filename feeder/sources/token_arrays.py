@@ -49,7 +49,7 @@ class HeldTokens:
     def windows(self, starts: NDArray[np.int64], length: int) -> NDArray[Any]:
         sliding = self._sliding
         if sliding is None or sliding.shape[1] != length:
-            shape = (len(self._array) - length + 1, length)
+            shape = (max(len(self._array) - length + 1, 0), length)
             sliding = as_strided(self._array, shape, self._array.strides * 2, writeable=False)
             self._sliding = sliding
         # One gather: NumPy copies whole windows, at a third of the cost of slices and np.stack.
@@ -146,13 +146,17 @@ class SlicedTokens:
         self.dtype = _declared(name, tokens)
         self._name = name
         self._tokens = tokens
+        self._promises = _is_tensorstore(tokens)
+        self._origin = tokens.domain.inclusive_min[0] if self._promises else 0
+        self._length = tokens.shape[0] if self._promises else len(tokens)
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return self._length
 
     def windows(self, starts: NDArray[np.int64], length: int) -> NDArray[Any]:
-        slices = [self._tokens[start : start + length] for start in starts.tolist()]
-        if is_tensorstore(self._tokens):  # these are promises: all are read at once
+        begins = (starts + self._origin).tolist()
+        slices = [self._tokens[begin : begin + length] for begin in begins]
+        if self._promises:  # all are read at once
             slices = [reading.result() for reading in [view.read() for view in slices]]
         rows = [np.asarray(row) for row in slices]
         for start, row in zip(starts.tolist(), rows, strict=True):
@@ -185,12 +189,14 @@ def token_array(name: str, tokens: Any, dtype: DTypeLike | None) -> TokenArray:
         found = _mapped(name, tokens) or HeldTokens(name, tokens)
     elif hasattr(tokens, "__array__") and type(tokens).__module__.startswith("jax"):
         found = HeldTokens(name, np.asarray(tokens))
+    elif _is_tensorstore(tokens):
+        found = SlicedTokens(name, tokens)
     elif not hasattr(tokens, "__len__") or not hasattr(tokens, "__getitem__"):
         raise TypeError(
             f"`{name}` must be an array, the name of a file, or an object with len() and slices, "
             f"got {type(tokens).__name__}"
         )
-    elif callable(getattr(tokens, "read", None)) and not is_tensorstore(tokens):
+    elif callable(getattr(tokens, "read", None)):
         found = ReadTokens(name, tokens)
     else:
         found = SlicedTokens(name, tokens)
@@ -201,8 +207,8 @@ def token_array(name: str, tokens: Any, dtype: DTypeLike | None) -> TokenArray:
     return found
 
 
-def is_tensorstore(tokens: Any) -> bool:
-    """Whether it is an array of TensorStore's own; by name: it need not be installed."""
+def _is_tensorstore(tokens: Any) -> bool:
+    """Whether it is an array of TensorStore's own, which has no len()."""
     return type(tokens).__module__.split(".")[0] == "tensorstore"
 
 
