@@ -43,6 +43,26 @@ class Name(NamedTuple):
         return DocumentError(message, document=self.document, shard=self.shard)
 
 
+def listed(source: Any, numbers: list[int]) -> list[Any]:
+    """The documents of a source with random access at some indices, as it gives them."""
+    if hasattr(source, "__getitems__"):
+        documents = list(source.__getitems__(numbers))
+        if len(documents) != len(numbers):
+            raise ValueError(
+                f"`__getitems__(indices)` must return {len(numbers)} documents for "
+                f"{len(numbers)} indices, got {len(documents)}"
+            )
+        return documents
+    documents = []
+    for number in numbers:
+        try:
+            documents.append(source[number])
+        except Exception as error:
+            error.add_note(f"This was document {number} of the source that is packed.")
+            raise
+    return documents
+
+
 def leaves_of(document: Any, keys: tuple[str, ...] | None, name: Name) -> dict[str, NDArray[Any]]:
     """The leaves of a document, checked.
 
@@ -204,7 +224,8 @@ class Form:
         gaps: list[int],
     ) -> NDArray[Any]:
         starts, stops = pieces.starts.tolist(), (pieces.starts + pieces.sizes).tolist()
-        pad, parts, first = self._pads[number], [], 0
+        pad, first = self._pads[number], 0
+        parts = [pad[:0]]
         for end, gap in zip(ends, gaps, strict=True):
             for piece in range(first, end):
                 leaf = documents[piece][number]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.loader import DataLoader
-from feeder.packing.documents import Name, leaves_of
+from feeder.packing.documents import Name, leaves_of, listed
 
 _BATCH = 256
 """Documents that a worker measures at a time."""
@@ -82,33 +82,36 @@ def measured_lengths(
 
 
 @dataclass(frozen=True)
-class _Measure:
-    """A transform: the length of a document."""
+class _Lengths:
+    """The lengths of a source's documents, as a source."""
 
+    source: Any
     keys: tuple[str, ...] | None
 
-    def __call__(self, document: Any) -> np.int64:
-        # The loader's error says which of them it is, where it is known.
-        leaves = leaves_of(document, self.keys, Name(-1))
-        return np.int64(len(next(iter(leaves.values()))))
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> np.int64:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[np.int64]:
+        return [
+            np.int64(len(next(iter(leaves_of(document, self.keys, Name(index)).values()))))
+            for index, document in zip(indices, listed(self.source, indices), strict=True)
+        ]
 
 
 def _read_all(
     source: Any, keys: tuple[str, ...] | None, num_workers: int | Literal["auto"]
 ) -> NDArray[np.int64]:
     if type(source) is list:  # in memory already
-        lengths = [
-            len(next(iter(leaves_of(document, keys, Name(number)).values())))
-            for number, document in enumerate(source)
-        ]
-        return np.array(lengths, np.int64)
+        return np.array(_Lengths(source, keys).__getitems__(list(range(len(source)))))
     found = np.empty(len(source), np.int64)
     place = 0
     with (
         DataLoader(
-            source,
+            _Lengths(source, keys),
             _BATCH,
-            transforms=[_Measure(keys)],
             last_batch="keep",
             num_workers=num_workers,
             process_index=0,  # each process of a job measures all of them

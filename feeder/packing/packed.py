@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.packing.documents import Form, Leaves, Name
+from feeder.packing.documents import Form, Leaves, Name, listed
 from feeder.packing.sizes import Sizing
 from feeder.plan.order import Indices
 from feeder.plan.packing import PackingPlan
@@ -88,7 +88,9 @@ class Packed:
     def _read(self, numbers: list[int]) -> list[Leaves]:
         lengths = self._lengths[numbers].tolist()
         found = []
-        for number, length, document in zip(numbers, lengths, self._records(numbers), strict=True):
+        for number, length, document in zip(
+            numbers, lengths, listed(self._source, numbers), strict=True
+        ):
             leaves = self._form.leaves(document, Name(number))
             if len(leaves[0]) != length:
                 raise Name(number).error(
@@ -97,21 +99,3 @@ class Packed:
                 )
             found.append(leaves)
         return found
-
-    def _records(self, numbers: list[int]) -> list[Any]:
-        if hasattr(self._source, "__getitems__"):
-            records = list(self._source.__getitems__(numbers))
-            if len(records) != len(numbers):
-                raise ValueError(
-                    f"`__getitems__(indices)` must return {len(numbers)} documents for "
-                    f"{len(numbers)} indices, got {len(records)}"
-                )
-            return records
-        records = []
-        for number in numbers:
-            try:
-                records.append(self._source[number])
-            except Exception as error:
-                error.add_note(f"This was document {number} of the source that is packed.")
-                raise
-        return records

@@ -7,7 +7,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from feeder.errors import FeederError, RecordError
+from feeder.errors import DocumentError, FeederError, RecordError
 from feeder.plan.batches import Chunk
 from feeder.produce import homing
 
@@ -88,12 +88,15 @@ class Failure:
         """The exception to raise in the user's loop.
 
         The user's own exception, caused by a `RecordError` that says where; that RecordError
-        itself where the exception could not cross processes; a FeederError as it is.
+        itself where the exception could not cross processes; a FeederError as it is, unless a
+        source raised it.
 
         Args:
             chunk: The chunk of the batch that failed.
         """
-        if isinstance(self.exception, FeederError):
+        if isinstance(self.exception, FeederError) and not isinstance(
+            self.exception, DocumentError
+        ):
             return self.exception
         place = f"the {self.stage} of step {chunk.step} failed"
         if self.stage == START:

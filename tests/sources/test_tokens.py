@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import tensorstore
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feeder
@@ -28,6 +28,7 @@ def expected(parts, length, stride):
     ]
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.integers(0, 60), min_size=1, max_size=5),
     st.integers(1, 25),
