@@ -35,7 +35,8 @@ from feeder.errors import (
 from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
 from feeder.monitor import Stats
-from feeder.packing import Packed, pack
+from feeder.packing.pack import pack
+from feeder.packing.packed import Packed
 from feeder.place.shardings import batch_sharding
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.samplers import InfiniteSampler, WeightedSampler

@@ -1,6 +1,1 @@
-"""Documents of any length as records of one: `pack`."""
-
-from feeder.packing.pack import pack
-from feeder.packing.packed import Packed
-
-__all__ = ["Packed", "pack"]
+"""Documents of any length as records of one: `pack.pack`; workers import its other modules only."""

@@ -157,22 +157,32 @@ class Form:
             ends = [_fitting("separator", separator, dtype) for dtype in self._dtypes]
             self._separators = [end[None] for end in ends]
 
-    def leaves(self, document: Any, name: Name) -> Leaves:
+    def leaves(self, document: Any, number: int, shard: int | None = None) -> Leaves:
         """The leaves of a document.
+
+        Args:
+            document: As it was read.
+            number: Its index in the source, or its number in its shard.
+            shard: Its shard; None where the source is no stream.
 
         Raises:
             DocumentError: They are not those of the first one.
         """
-        if type(document) is np.ndarray and self.names == ("tokens",) and document.ndim == 1:
-            leaves = [document]  # most often
-        else:
-            found = leaves_of(document, self._keys, name)
-            if found.keys() != set(self.names):
-                raise name.error(
-                    f"{name} must have the leaves of {self._first}, {list(self.names)}, got "
-                    f"{list(found)}"
-                )
-            leaves = [found[key] for key in self.names]
+        if (
+            type(document) is np.ndarray
+            and self.names == ("tokens",)
+            and document.dtype == self._dtypes[0]
+            and document.ndim == 1
+        ):
+            return [document]  # most often
+        name = Name(number, shard)
+        found = leaves_of(document, self._keys, name)
+        if found.keys() != set(self.names):
+            raise name.error(
+                f"{name} must have the leaves of {self._first}, {list(self.names)}, got "
+                f"{list(found)}"
+            )
+        leaves = [found[key] for key in self.names]
         for leaf, dtype, key in zip(leaves, self._dtypes, self.names, strict=True):
             if leaf.dtype != dtype and len(leaf):
                 raise name.error(

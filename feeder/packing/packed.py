@@ -91,7 +91,7 @@ class Packed:
         for number, length, document in zip(
             numbers, lengths, listed(self._source, numbers), strict=True
         ):
-            leaves = self._form.leaves(document, Name(number))
+            leaves = self._form.leaves(document, number)
             if len(leaves[0]) != length:
                 raise Name(number).error(
                     f"document {number} must have the {length} tokens that its length was said to "

@@ -126,7 +126,7 @@ class Documents:
                 if not len(next(iter(leaves.values()))):
                     continue  # an empty list has no dtype
                 self.form = self._sizing.form(leaves, name)
-            found.append((name, self.form.leaves(record, name)))
+            found.append((name, self.form.leaves(record, *name)))
         lengths = np.array([len(leaves[0]) for _, leaves in found], np.int64)
         sizes = self._sizing.sizes(lengths, lambda place: found[place][0]).tolist()
         return [

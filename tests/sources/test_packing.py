@@ -532,3 +532,15 @@ def test_a_shard_whose_documents_changed_is_found_out():
     other = feeder.pack(stateful(documents_of([7, 9])), 4, strategy="split").open(0, 0, saved)
     with pytest.raises(feeder.DocumentError, match=r"^document 0 of shard 0 must be"):
         next(other)
+
+
+def test_workers_import_no_loader_to_pack():
+    def modules(_record):
+        import sys
+
+        return {"loader": "feeder.loader" in sys.modules, "jax": "jax" in sys.modules}
+
+    packed = feeder.pack(documents_of([5, 6]), 8)
+    (batch,) = run(packed, 2, num_workers=1, transforms=[modules])
+    assert not batch["loader"].any()
+    assert not batch["jax"].any()
