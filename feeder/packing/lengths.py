@@ -43,42 +43,86 @@ def checked_lengths(name: str, lengths: Any, num_documents: int) -> NDArray[Any]
     if int(array.min()) < 0:
         place = int(np.argmin(array))
         raise ValueError(f"`{name}` must not be negative, got {array[place]} at {place}")
-    return array.astype(np.min_scalar_type(max(int(array.max()), 1)))  # workers get them
+    return _compact(array)
+
+
+def kept_lengths(
+    path: Path,
+    source: Any,
+    keys: tuple[str, ...] | None,
+    num_workers: int | Literal["auto"],
+    progress: bool,
+) -> NDArray[Any]:
+    """The lengths that a file keeps; it is written where there is none.
+
+    Args:
+        path: The ``.npy`` file.
+        source: The documents.
+        keys: Their leaves; None: all.
+        num_workers: As of a `DataLoader`.
+        progress: Whether to show a bar.
+
+    Raises:
+        ValueError: The file is of other documents, or of no lengths, or there is no such folder.
+        Exception: What `measured_lengths` raises.
+    """
+    if not path.exists():
+        if not path.parent.is_dir():  # known before they are read
+            raise ValueError(f"`lengths` must be in a folder that exists, got {path}")
+        found = measured_lengths(source, keys, num_workers, progress)
+        _write(path, found)
+        return found
+    try:
+        kept = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(
+            f"`lengths` must be the name of a .npy file, got {path}: {error}; remove it"
+        ) from None
+    try:
+        return checked_lengths("lengths", kept, len(source))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{error}; remove {path}, or name another file") from None
 
 
 def measured_lengths(
     source: Any,
     keys: tuple[str, ...] | None,
-    cache: Path | None,
     num_workers: int | Literal["auto"],
+    progress: bool,
 ) -> NDArray[Any]:
-    """The lengths of all documents, from the cache, or by reading them.
+    """The lengths of all documents, which are read.
 
     Args:
         source: The documents.
         keys: Their leaves; None: all.
-        cache: A ``.npy`` file of lengths, written where there is none; None: not kept.
         num_workers: As of a `DataLoader`.
+        progress: Whether to show a bar.
 
     Raises:
         DocumentError: A document is no sequence of tokens.
-        ValueError: The file is of other documents.
+        Exception: Whatever the source raises.
     """
-    if cache is not None and cache.exists():
-        try:
-            kept = np.load(cache, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise ValueError(
-                f"`cache` must be a file of lengths, got {cache}: {error}; remove it"
-            ) from None
-        try:
-            return checked_lengths("cache", kept, len(source))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{error}; remove {cache}, or name another file") from None
-    found = checked_lengths("lengths", _read_all(source, keys, num_workers), len(source))
-    if cache is not None:
-        _write(cache, found)
-    return found
+    lengths = _Lengths(source, keys)
+    if type(source) is list:  # in memory already
+        return _compact(np.array(lengths.__getitems__(list(range(len(source))))))
+    found = np.empty(len(source), np.int64)
+    place = 0
+    # Each process of a job measures all of them.
+    alone: dict[str, Any] = {"process_index": 0, "process_count": 1}
+    with (
+        DataLoader(lengths, _BATCH, last_batch="keep", num_workers=num_workers, **alone) as loader,
+        _bar(len(source), progress) as advance,
+    ):
+        for batch in loader:
+            found[place : place + len(batch)] = batch
+            place += len(batch)
+            advance(len(batch))
+    return _compact(found)
+
+
+def _compact(lengths: NDArray[Any]) -> NDArray[Any]:
+    """In the smallest dtype: workers get them."""
+    return lengths.astype(np.min_scalar_type(max(int(lengths.max()), 1)))
 
 
 @dataclass(frozen=True)
@@ -101,35 +145,10 @@ class _Lengths:
         ]
 
 
-def _read_all(
-    source: Any, keys: tuple[str, ...] | None, num_workers: int | Literal["auto"]
-) -> NDArray[np.int64]:
-    if type(source) is list:  # in memory already
-        return np.array(_Lengths(source, keys).__getitems__(list(range(len(source)))))
-    found = np.empty(len(source), np.int64)
-    place = 0
-    with (
-        DataLoader(
-            _Lengths(source, keys),
-            _BATCH,
-            last_batch="keep",
-            num_workers=num_workers,
-            process_index=0,  # each process of a job measures all of them
-            process_count=1,
-        ) as loader,
-        _bar(len(source)) as progress,
-    ):
-        for batch in loader:
-            found[place : place + len(batch)] = batch
-            place += len(batch)
-            progress(len(batch))
-    return found
-
-
 @contextlib.contextmanager
-def _bar(total: int) -> Any:
-    """A progress bar on a terminal, where tqdm is installed."""
-    if importlib.util.find_spec("tqdm") is None:
+def _bar(total: int, progress: bool) -> Any:
+    """Shows progress on a terminal, where tqdm is installed."""
+    if not progress or importlib.util.find_spec("tqdm") is None:
         yield lambda _count: None
         return
     tqdm: Any = importlib.import_module("tqdm.auto").tqdm

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from feeder import arguments
 from feeder.packing.documents import Name, leaves_of
-from feeder.packing.lengths import checked_lengths, measured_lengths
+from feeder.packing.lengths import checked_lengths, kept_lengths, measured_lengths
 from feeder.packing.packed import Packed
 from feeder.packing.shards import PackedShards
 from feeder.packing.sizes import STRATEGIES, TOO_LONG, Sizing, Strategy, TooLong
@@ -33,10 +33,10 @@ def pack(
     separator: int | None = None,
     pad: int = 0,
     keys: str | Sequence[str] | None = None,
-    lengths: ArrayLike | None = None,
+    lengths: ArrayLike | str | os.PathLike[str] | None = None,
     seed: int | None = None,
-    cache: str | os.PathLike[str] | None = None,
     num_workers: int | Literal["auto"] = "auto",
+    progress: bool = True,
 ) -> Any:
     """Documents packed into records of ``length`` tokens.
 
@@ -72,10 +72,10 @@ def pack(
         keys: Leaf, or leaves, of a dict that are packed; the others are left out. None: all.
         lengths: The documents' lengths, shape (len(source),), without separators. None:
             ``source.lengths``, where it has that; otherwise all documents are read once, by
-            workers, with a progress bar where tqdm is installed.
+            workers. The name of a ``.npy`` file: it keeps what was read so, for the next time.
         seed: Documents are packed in a random order that this number makes; None: in their own.
-        cache: A file that keeps the lengths that were read, for the next time.
-        num_workers: Workers that read them, as of a `DataLoader`.
+        num_workers: Workers that read the lengths, as of a `DataLoader`.
+        progress: Whether they show a bar, where tqdm is installed and stderr is a terminal.
 
     Returns:
         A `Packed`, whose ``fill_ratio`` says how much is no padding; of a stream, a `Stream`.
@@ -106,7 +106,7 @@ def pack(
     if strategy == "split" and too_long != "split":
         raise ValueError(f'`too_long` must be "split" with `strategy="split"`, got {too_long!r}')
     if isinstance(source, Stream):
-        for name, given in (("lengths", lengths), ("seed", seed), ("cache", cache)):
+        for name, given in (("lengths", lengths), ("seed", seed)):
             if given is not None:
                 raise ValueError(
                     f"`{name}` must be left out with a stream, whose documents are packed as they "
@@ -119,18 +119,20 @@ def pack(
             block_length=source.block_length,
         )
     seed = arguments.optional_integer("seed", seed, 0)
+    progress = arguments.boolean("progress", progress)
     num_documents = len(source)
     if not num_documents:
         raise ValueError("`source` must hold at least one document, got none")
     order = None if seed is None else permutation(num_documents, seed, 0)
     offered = getattr(source, "lengths", None)
-    if lengths is not None:
+    if isinstance(lengths, str | os.PathLike):
+        found = kept_lengths(Path(lengths), source, sizing.keys, num_workers, progress)
+    elif lengths is not None:
         found = checked_lengths("lengths", lengths, num_documents)
     elif offered is not None and not callable(offered):
         found = checked_lengths("source.lengths", offered, num_documents)
     else:
-        path = None if cache is None else Path(cache)
-        found = measured_lengths(source, sizing.keys, path, num_workers)
+        found = measured_lengths(source, sizing.keys, num_workers, progress)
     sizes = sizing.sizes(found)
     total = int(sizes.sum(dtype=np.int64))
     if not total:

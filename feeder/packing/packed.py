@@ -95,7 +95,7 @@ class Packed:
             if len(leaves[0]) != length:
                 raise Name(number).error(
                     f"document {number} must have the {length} tokens that its length was said to "
-                    f"be, got {len(leaves[0])}; are `lengths`, or those in `cache`, of this source?"
+                    f"be, got {len(leaves[0])}; are `lengths` of this source?"
                 )
             found.append(leaves)
         return found

@@ -16,6 +16,10 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
 
+class CutFileError(Exception):
+    """A file is shorter than it was: its name, and a message."""
+
+
 class TokenArray(Protocol):
     """So many tokens.
 
@@ -92,6 +96,11 @@ class MappedTokens:
         return {**self.__dict__, "_held": None}
 
     def windows(self, starts: NDArray[np.int64], length: int) -> NDArray[Any]:
+        """As of `TokenArray`.
+
+        Raises:
+            CutFileError: The file is shorter than it was.
+        """
         if self._held is None:
             self._held = self._open()  # threads may both do it: either is as good
         return self._held.windows(starts, length)
@@ -102,9 +111,11 @@ class MappedTokens:
         with self._path.open("rb") as file:
             found = os.fstat(file.fileno()).st_size
             if found < needed:
-                raise ValueError(
+                raise CutFileError(
+                    str(self._path),
                     f"{self._path} must have the {needed:,} bytes that it had when `{self._name}` "
-                    f"was opened, got {found:,}; was it cut, or written again? Make the source anew"
+                    f"was opened, got {found:,}; was it cut, or written again? Make the source "
+                    "anew",
                 )
             mapping = mmap.mmap(file.fileno(), needed, prot=mmap.PROT_READ)
         return HeldTokens(

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from feeder import arguments
-from feeder.sources.token_arrays import IN_PLACE, TokenArray, token_array
+from feeder.errors import SourceError
+from feeder.sources.token_arrays import IN_PLACE, CutFileError, TokenArray, token_array
 from feeder.spec import ArraySpec
 
 Tokens: TypeAlias = Any
@@ -104,6 +105,7 @@ class TokenWindows:
 
         Raises:
             IndexError: There is no such window.
+            SourceError: A file is shorter than it was; ``index`` is the first of those asked for.
         """
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
             raise IndexError(f"windows must be in range({len(self)}), got {indices}")
@@ -132,6 +134,13 @@ class TokenWindows:
             target[...] = batch[name]
 
     def _read(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        try:
+            return self._gathered(indices)
+        except CutFileError as error:
+            path, message = error.args
+            raise SourceError(message, path=path, index=int(indices[0])) from None
+
+    def _gathered(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if len(self._arrays) == 1:
             return self._arrays[0].windows(indices * self.stride, self.length)
         firsts = indices * self.stride if self._across else indices

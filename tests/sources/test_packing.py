@@ -207,7 +207,7 @@ class Counted:
         return self.documents[index]
 
 
-def test_lengths_are_given_or_offered_or_measured_or_kept(tmp_path, capsys):
+def test_lengths_are_given_or_offered_or_measured_or_kept(tmp_path):
     documents = documents_of([3, 0, 5, 2])
     expected = as_bytes(whole(feeder.pack(documents, 6)))
     given_, offered = Counted(documents), Counted(documents, np.array([3, 0, 5, 2]))
@@ -216,21 +216,28 @@ def test_lengths_are_given_or_offered_or_measured_or_kept(tmp_path, capsys):
     assert given_.reads == offered.reads == 4  # the first for its dtype, and those with tokens
     measured, kept = Counted(documents), Counted(documents)
     cache = tmp_path / "lengths.npy"
-    packed = feeder.pack(measured, 6, cache=cache, num_workers=0)
+    packed = feeder.pack(measured, 6, lengths=cache, num_workers=0)
     assert measured.reads > 4
     assert as_bytes(whole(packed)) == expected
-    assert as_bytes(whole(feeder.pack(kept, 6, cache=str(cache)))) == expected
+    assert as_bytes(whole(feeder.pack(kept, 6, lengths=str(cache)))) == expected
     assert kept.reads == 4
     assert [path.name for path in tmp_path.iterdir()] == ["lengths.npy"]
     with pytest.raises(
         ValueError,
-        match=rf"^`cache` must be one number for each of the 3 documents, got shape \(4,\); "
+        match=rf"^`lengths` must be one number for each of the 3 documents, got shape \(4,\); "
         rf"remove {cache}, or name another file$",
     ):
-        feeder.pack(Counted(documents[1:]), 6, cache=cache)
+        feeder.pack(Counted(documents[1:]), 6, lengths=cache)
     cache.write_bytes(b"")
-    with pytest.raises(ValueError, match=rf"^`cache` must be a file of lengths, got {cache}: "):
-        feeder.pack(kept, 6, cache=cache)
+    with pytest.raises(
+        ValueError, match=rf"^`lengths` must be the name of a .npy file, got {cache}: "
+    ):
+        feeder.pack(kept, 6, lengths=cache)
+    away = tmp_path / "none" / "lengths.npy"
+    with pytest.raises(
+        ValueError, match=f"^`lengths` must be in a folder that exists, got {away}$"
+    ):
+        feeder.pack(kept, 6, lengths=away)
 
 
 def test_workers_measure_documents_and_name_the_one_that_is_none():
@@ -250,8 +257,8 @@ def test_a_document_of_another_length_than_declared_is_named():
     with feeder.DataLoader(packed, 2) as loader, pytest.raises(feeder.DocumentError) as caught:
         next(iter(loader))
     assert str(caught.value) == (
-        "document 1 must have the 4 tokens that its length was said to be, got 3; are `lengths`, "
-        "or those in `cache`, of this source?"
+        "document 1 must have the 4 tokens that its length was said to be, got 3; are `lengths` "
+        "of this source?"
     )
     assert caught.value.document == 1
 

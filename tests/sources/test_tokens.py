@@ -210,7 +210,7 @@ def test_a_file_that_was_cut_is_named_and_its_window_raises(tmp_path):
     TOKENS[:20].tofile(tmp_path / "tokens.bin")
     with (
         feeder.DataLoader(windows, 5) as loader,
-        pytest.raises(ValueError, match="was it cut") as caught,
+        pytest.raises(feeder.SourceError) as caught,
     ):
         next(iter(loader))
     assert str(caught.value) == (
@@ -218,6 +218,7 @@ def test_a_file_that_was_cut_is_named_and_its_window_raises(tmp_path):
         "got 40; was it cut, or written again? Make the source anew"
     )
     assert isinstance(caught.value.__cause__, feeder.RecordError)
+    assert (caught.value.path, caught.value.index) == (f"{tmp_path}/tokens.bin", 0)
 
 
 def test_killed_workers_change_no_window_of_a_memmap(tmp_path):
