@@ -34,6 +34,8 @@ bench: $(VENV)/benchmarks.stamp
 	$(VENV)/bin/python benchmarks/planning.py
 	$(VENV)/bin/python benchmarks/workers.py
 	$(VENV)/bin/python benchmarks/streams.py
+	$(VENV)/bin/python benchmarks/tokens.py
+	$(VENV)/bin/python benchmarks/packing.py
 	$(VENV)/bin/python benchmarks/placement.py
 	$(VENV)/bin/python benchmarks/transfer.py
 
