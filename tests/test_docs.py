@@ -39,7 +39,7 @@ def test_the_blocks_of_the_page_on_language_models_run():
     assert len(blocks) == 5
     (code, out, errors) = run("\n".join(blocks), 1)[0]
     assert code == 0, errors
-    assert out.startswith("Packed(2000 documents in 2946 records of 1024 tokens, fill_ratio=0.99")
+    assert out.startswith("Packed(2000 documents in 3011 records of 1024 tokens, fill_ratio=0.99")
 
 
 def test_the_blocks_of_the_page_on_streams_run():
