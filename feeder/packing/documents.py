@@ -105,8 +105,8 @@ def _array(leaf: Any, key: str, name: Name) -> NDArray[Any]:
     if not isinstance(leaf, np.ndarray):
         if isinstance(leaf, str | bytes) or not hasattr(leaf, "__len__"):
             raise name.error(
-                f"{key!r} of {name} must be an array of tokens, got {type(leaf).__name__}; "
-                "tokenize before packing, and choose among several leaves with `keys`"
+                f"{key!r} of {name} must be an array or a list of integers, got "
+                f"{type(leaf).__name__}; tokenize texts before, and choose leaves with `keys`"
             )
         leaf = np.asarray(leaf) if len(leaf) else np.zeros(0, np.int64)
     if leaf.ndim != 1:

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
-from feeder.errors import StreamError
-from feeder.packing.documents import Form, Leaves, Name, leaves_of
+from feeder.errors import StateError
+from feeder.packing.reading import Document, Documents, Mark, Record
 from feeder.packing.sizes import Sizing
 from feeder.plan.packing import PackingPlan, SplitPlan
-from feeder.produce.shard import Shard
 from feeder.sources import Stream
-
-Record: TypeAlias = dict[str, Any]
 
 _AT_ONCE = 32
 """Records that are made together: NumPy's calls cost more than what they do for one."""
@@ -38,106 +35,36 @@ class PackedShards:
     def __init__(self, stream: Stream, sizing: Sizing) -> None:
         self._stream = stream
         self._sizing = sizing
+        self._packing = list(sizing.described.values())  # every shard's state has it
+
+    def _check(self, packing: Any) -> None:
+        """Refuses the state of a stream that was packed in another way."""
+        present = self._sizing.described
+        mismatches = {
+            name: (saved, value)
+            for (name, value), saved in zip(present.items(), packing, strict=True)
+            if saved != value
+        }
+        if mismatches:
+            listed = ", ".join(f"{name}={saved!r}" for name, (saved, _) in mismatches.items())
+            raise StateError(
+                f"`state` must be of a stream that was packed alike, got one with {listed}; pack "
+                "it so, or start anew without the state",
+                mismatches=mismatches,
+            )
 
     def __call__(self, shard: int, epoch: int, state: Any) -> Iterator[Record]:
+        if state is not None:
+            self._check(state["packing"])
         documents = Documents(self._stream, self._sizing, shard, epoch, state)
         given = 0 if state is None else state["given"]
         split = self._sizing.strategy == "split"
         kind: type[SplitRecords | BestFitRecords] = SplitRecords if split else BestFitRecords
         records = kind(documents, self._sizing, given)
-        return StatefulRecords(records) if documents.is_stateful else records
+        return StatefulRecords(records, self._packing) if documents.is_stateful else records
 
     def __repr__(self) -> str:
         return f"PackedShards({self._stream})"
-
-
-class Mark(NamedTuple):
-    """A place between two documents of a shard.
-
-    Attributes:
-        num_read: Documents before it.
-        state: What their iterator said of itself there, pickled; None: nothing.
-    """
-
-    num_read: int = 0
-    state: bytes | None = None
-
-
-class Document(NamedTuple):
-    """A document that was read, and how many tokens of it are packed."""
-
-    name: Name
-    leaves: Leaves
-    size: int
-
-
-class Documents:
-    """The documents of one shard, from a place on.
-
-    Owner:
-        Owns the iterator of the stream's shard; `close` closes it.
-
-    Attributes:
-        form: What they are like, once one was read.
-        begin: The place.
-        is_over: Whether all of them were read.
-    """
-
-    form: Form
-
-    def __init__(self, stream: Stream, sizing: Sizing, shard: int, epoch: int, state: Any) -> None:
-        self.begin = Mark()
-        self.is_over = False
-        self._sizing = sizing
-        if state is not None:
-            inner = state["documents"]
-            self.begin = Mark(state["read"], None if inner is None else pickle.dumps(inner, 5))
-        self._shard = Shard(stream, shard, epoch, *self.begin)
-        missing = self.begin.num_read - self._shard.num_read  # it had no state there
-        if missing and self._shard.read([], missing):
-            raise StreamError(
-                f"shard {shard} must give the same documents each time it is opened, got only "
-                f"{self._shard.num_read} of the {self.begin.num_read} that were read of it before; "
-                "seed it",
-                epoch=epoch,
-            )
-
-    @property
-    def is_stateful(self) -> bool:
-        """Whether they can be opened again where they are."""
-        return self._shard.is_stateful
-
-    def mark(self) -> Mark:
-        """Where they are."""
-        if self._shard.num_read == self.begin.num_read:
-            return self.begin  # what it was opened with says it best
-        return Mark(self._shard.num_read, self._shard.state())
-
-    def read(self, count: int) -> list[Document]:
-        """The next documents that have tokens, of so many."""
-        records: list[Any] = []
-        first = self._shard.num_read
-        self.is_over = self._shard.read(records, count)
-        found: list[tuple[Name, Leaves]] = []
-        for number, record in enumerate(records, start=first):
-            name = Name(number, self._shard.number)
-            if not hasattr(self, "form"):
-                leaves = leaves_of(record, self._sizing.keys, name)
-                if not len(next(iter(leaves.values()))):
-                    continue  # an empty list has no dtype
-                self.form = self._sizing.form(leaves, name)
-            found.append((name, self.form.leaves(record, *name)))
-        lengths = np.array([len(leaves[0]) for _, leaves in found], np.int64)
-        sizes = self._sizing.sizes(lengths, lambda place: found[place][0]).tolist()
-        return [
-            Document(name, leaves, size)
-            for (name, leaves), size in zip(found, sizes, strict=True)
-            if size
-        ]
-
-    def close(self) -> None:
-        """Closes the iterator, where it can be closed."""
-        self._shard.close()
 
 
 class Records(Protocol):
@@ -196,9 +123,7 @@ class BestFitRecords:
     def _make(self, plan: PackingPlan) -> None:
         stop = min(self._given + _AT_ONCE, plan.num_records)
         pieces = plan.pieces(np.arange(self._given, stop))
-        leaves = [self._window[place].leaves for place in pieces.documents.tolist()]
-        batch = self._documents.form.batch(pieces, leaves, stop - self._given)
-        self._ready = _rows(batch)[::-1]
+        self._ready = self._documents.packed(pieces, self._window, stop - self._given)[::-1]
 
     def _go_on(self) -> None:
         """To the next window."""
@@ -261,16 +186,11 @@ class SplitRecords:
             return
         pieces = plan.pieces(np.arange(count))
         pieces.starts[pieces.documents == 0] += given
-        leaves = [held[place][1].leaves for place in pieces.documents.tolist()]
-        rows = _rows(documents.form.batch(pieces, leaves, count))
+        rows = documents.packed(pieces, [document for _, document in held], count)
         # Where the record after each of them begins: in the document that it ends in, or after it.
         last = np.cumsum(np.bincount(pieces.rows)) - 1
-        ends = zip(
-            pieces.documents[last].tolist(),
-            (pieces.starts + pieces.sizes)[last].tolist(),
-            strict=True,
-        )
-        places = [(place, end) for place, end in ends]
+        stops = (pieces.starts + pieces.sizes)[last]
+        places = list(zip(pieces.documents[last].tolist(), stops.tolist(), strict=True))
         self._ready = [
             (row, (held[place][0], end)) for row, (place, end) in zip(rows, places, strict=True)
         ][::-1]
@@ -287,8 +207,9 @@ class SplitRecords:
 class StatefulRecords:
     """Records whose place can be saved: what a stream's iterator must be like."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, packing: list[Any]) -> None:
         self._records = records
+        self._packing = packing
 
     def __iter__(self) -> Iterator[Record]:
         return self
@@ -299,11 +220,12 @@ class StatefulRecords:
     def state_dict(self) -> dict[str, Any]:
         (num_read, state), given = self._records.where()
         inner = None if state is None else pickle.loads(state)
-        return {"documents": inner, "read": num_read, "given": given}
+        return {
+            "packing": self._packing,
+            "documents": inner,
+            "read": num_read,
+            "given": given,
+        }
 
     def close(self) -> None:
         self._records.close()
-
-
-def _rows(batch: Record) -> list[Record]:
-    return [dict(zip(batch, leaves, strict=True)) for leaves in zip(*batch.values(), strict=True)]

@@ -53,7 +53,8 @@ class Sizing:
         """
         sizes = lengths
         if self.separator is not None:
-            sizes = sizes + (sizes > 0)
+            wide = np.min_scalar_type(int(sizes.max(initial=0)) + 1)
+            sizes = sizes.astype(wide) + (sizes > 0)
         if self.strategy == "split" or self.too_long == "split":
             return sizes
         long = sizes > self.length
@@ -67,6 +68,11 @@ class Sizing:
                 'set `too_long` to "split", "truncate" or "drop"'
             )
         return np.where(long, self.length if self.too_long == "truncate" else 0, sizes)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The arguments, JSON-able."""
+        return {**vars(self), "keys": None if self.keys is None else list(self.keys)}
 
     def plan(self, sizes: NDArray[Any]) -> PackingPlan:
         """The plan of documents of these sizes."""

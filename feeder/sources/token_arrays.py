@@ -15,6 +15,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
+from feeder.spec import ArraySpec
+
 
 class CutFileError(Exception):
     """A file is shorter than it was: its name, and a message."""
@@ -276,6 +278,9 @@ def _mapped(name: str, array: NDArray[Any]) -> TokenArray | None:
 
 def _declared(name: str, tokens: Any) -> np.dtype[Any] | None:
     """What an object says of itself, checked."""
+    spec = getattr(tokens, "record_spec", None)
+    if isinstance(spec, ArraySpec):  # a source of ours
+        return _checked(f"`{name}`", spec.dtype, 1 + len(spec.shape))
     dtype = getattr(tokens, "dtype", None)
     dtype = getattr(dtype, "numpy_dtype", dtype)  # TensorStore's own has one of NumPy
     if dtype is None:

@@ -107,9 +107,10 @@ class TokenWindows:
             IndexError: There is no such window.
             SourceError: A file is shorter than it was; ``index`` is the first of those asked for.
         """
+        indices = np.asarray(indices, np.int64)
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
             raise IndexError(f"windows must be in range({len(self)}), got {indices}")
-        windows = self._read(np.asarray(indices, np.int64))
+        windows = self._read(indices)
         return windows if self._separator is None else _segmented(windows, self._separator)
 
     @functools.cached_property

@@ -149,6 +149,12 @@ def test_a_separator_ends_each_document_and_is_part_of_it():
     assert batch["positions"].tolist() == [[0, 1, 2, 0], [0, 0, 1, 2], [0, 0, 0, 0]]
 
 
+def test_a_separator_fits_after_the_longest_document_of_a_small_dtype():
+    packed = feeder.pack([[1] * 255, [2]], 256, separator=9)
+    assert packed.num_tokens == 258
+    assert packed[0]["tokens"].tolist() == [1] * 255 + [9]
+
+
 def test_leaves_of_a_document_are_packed_side_by_side_in_their_own_dtypes():
     documents = [
         {"id": f"number {n}", "tokens": np.arange(n, dtype=np.uint16), "weight": np.ones(n, "f4")}
@@ -400,8 +406,8 @@ def test_documents_that_are_none_are_refused():
     )
     refused(
         feeder.DocumentError,
-        "'tokens' of document 0 must be an array of tokens, got str; tokenize before packing, and "
-        "choose among several leaves with `keys`",
+        "'tokens' of document 0 must be an array or a list of integers, got str; tokenize texts "
+        "before, and choose leaves with `keys`",
         ["once upon a time"],
     )
     refused(
@@ -512,7 +518,18 @@ def test_a_state_of_a_packed_shard_holds_no_tokens():
         shard = feeder.pack(stateful(documents), 1024, strategy=strategy).open(0, 0, None)
         for _ in range(5):
             next(shard)
-        assert len(json.dumps(shard.state_dict())) < 100
+        assert len(json.dumps(shard.state_dict())) < 150
+
+
+def test_a_state_of_other_packing_is_refused():
+    saved = feeder.pack(stateful([[1, 2]]), 4).open(0, 0, None).state_dict()
+    with pytest.raises(feeder.StateError) as caught:
+        feeder.pack(stateful([[1, 2]]), 4, window=5).open(0, 0, saved)
+    assert str(caught.value) == (
+        "`state` must be of a stream that was packed alike, got one with window=1024; pack it so, "
+        "or start anew without the state"
+    )
+    assert caught.value.mismatches == {"window": (1024, 5)}
 
 
 def test_a_bad_document_of_a_stream_is_named_with_its_shard():
