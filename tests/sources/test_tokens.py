@@ -7,7 +7,6 @@ import re
 import signal
 
 import cloudpickle
-import h5py
 import numpy as np
 import pytest
 import tensorstore
@@ -109,11 +108,6 @@ def sliced_object(folder):
     return memoryview(TOKENS), {}
 
 
-def hdf5(folder):
-    file = h5py.File(folder / "tokens.h5", "w")
-    return file.create_dataset("tokens", data=TOKENS), {}
-
-
 def zarr(folder):
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder / "tokens")}}
     store = tensorstore.open(spec, create=True, dtype=np.uint16, shape=[500]).result()
@@ -132,7 +126,6 @@ def zarr(folder):
         memmap_as_array,
         read_object,
         sliced_object,
-        hdf5,
         zarr,
     ],
 )
