@@ -103,12 +103,18 @@ def leaves_of(document: Any, keys: tuple[str, ...] | None, name: Name) -> dict[s
 
 def _array(leaf: Any, key: str, name: Name) -> NDArray[Any]:
     if not isinstance(leaf, np.ndarray):
+        rule = f"{key!r} of {name} must be an array or a list of integers, got "
         if isinstance(leaf, str | bytes) or not hasattr(leaf, "__len__"):
-            raise name.error(
-                f"{key!r} of {name} must be an array or a list of integers, got "
-                f"{type(leaf).__name__}; tokenize texts before, and choose leaves with `keys`"
+            remedy = (
+                "feeder.TokenWindows cuts windows from one long array"
+                if isinstance(leaf, int | np.integer)
+                else "tokenize texts before, and choose leaves with `keys`"
             )
-        leaf = np.asarray(leaf) if len(leaf) else np.zeros(0, np.int64)
+            raise name.error(f"{rule}{type(leaf).__name__}; {remedy}")
+        try:
+            leaf = np.asarray(leaf) if len(leaf) else np.zeros(0, np.int64)
+        except ValueError:  # of lists of different lengths
+            raise name.error(f"{rule}a {type(leaf).__name__} of other than numbers") from None
     if leaf.ndim != 1:
         raise name.error(f"{key!r} of {name} must have one axis, got shape {leaf.shape}")
     if leaf.dtype.kind not in ("iu" if key == "tokens" else "iubf"):

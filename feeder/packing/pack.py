@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,7 +157,7 @@ def _token(name: str, value: Any) -> int:
 def _names(keys: Any) -> tuple[str, ...] | None:
     if keys is None:
         return None
-    names = (keys,) if isinstance(keys, str) else tuple(keys)
+    names = (keys,) if isinstance(keys, str) else tuple(keys) if isinstance(keys, Iterable) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise TypeError(f"`keys` must be the name of a leaf, or a list of names, got {keys!r}")
     return names

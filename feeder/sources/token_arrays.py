@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -204,7 +205,9 @@ def token_array(name: str, tokens: Any, dtype: DTypeLike | None) -> TokenArray:
         found = HeldTokens(name, np.asarray(tokens))
     elif _is_tensorstore(tokens):
         found = SlicedTokens(name, tokens)
-    elif not hasattr(tokens, "__len__") or not hasattr(tokens, "__getitem__"):
+    elif isinstance(tokens, Mapping) or not (
+        hasattr(tokens, "__len__") and hasattr(tokens, "__getitem__")
+    ):
         raise TypeError(
             f"`{name}` must be an array, the name of a file, or an object with len() and slices, "
             f"got {type(tokens).__name__}"

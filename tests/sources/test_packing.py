@@ -355,6 +355,7 @@ def test_arguments_that_cannot_work_are_refused():
     refused(
         TypeError, "`keys` must be the name of a leaf, or a list of names, got []", docs, keys=[]
     )
+    refused(TypeError, "`keys` must be the name of a leaf, or a list of names, got 5", docs, keys=5)
     refused(ValueError, "`lengths` must not be negative, got -1 at 1", docs, lengths=[2, -1])
     refused(TypeError, "`lengths` must be integers, got float64", docs, lengths=[2.0, 1.0])
     refused(
@@ -409,6 +410,18 @@ def test_documents_that_are_none_are_refused():
         "'tokens' of document 0 must be an array or a list of integers, got str; tokenize texts "
         "before, and choose leaves with `keys`",
         ["once upon a time"],
+    )
+    refused(
+        feeder.DocumentError,
+        "'tokens' of document 0 must be an array or a list of integers, got int64; "
+        "feeder.TokenWindows cuts windows from one long array",
+        np.arange(100),
+    )
+    refused(
+        feeder.DocumentError,
+        "'tokens' of document 0 must be an array or a list of integers, got a list of other than "
+        "numbers",
+        [[1, [2]]],
     )
     refused(
         feeder.DocumentError,

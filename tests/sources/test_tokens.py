@@ -262,6 +262,12 @@ def test_arguments_that_cannot_work_are_refused(tmp_path):
     )
     refused(
         TypeError,
+        "`tokens` must be an array, the name of a file, or an object with len() and slices, got "
+        "dict",
+        {"tokens": TOKENS},
+    )
+    refused(
+        TypeError,
         "`tokens` must be of one dtype, got uint16 and int64, of `tokens[1]`",
         [TOKENS, np.arange(50)],
     )
