@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feeder
+from feeder.sources.in_place import in_place
 from tests.support import run
 
 
@@ -145,10 +146,10 @@ def test_records_of_arrays_are_copied_once_straight_into_the_batch():
     a, b = numbers(0, 10), numbers(10, 10)
     nested = feeder.zip({"x": feeder.concat([a, b]), "y": feeder.subset(numbers(0, 40), slice(20))})
     for source in (feeder.mix([a, b]), nested, feeder.repeat(nested, 2)):
-        assert source.gathered is source
-    assert feeder.concat([a, Counted(0, 3)]).gathered is None
+        assert in_place(source).source is source
+    assert in_place(feeder.concat([a, Counted(0, 3)])) is None
     names = {"n": np.array(["one", "three"], object)}
-    assert feeder.concat([names, names]).gathered is None
+    assert in_place(feeder.concat([names, names])) is None
     (batch,) = run(feeder.concat([names, names]), 4)
     assert batch["n"].tolist() == ["one", "three", "one", "three"]
 
