@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,10 @@ from feeder.packing.documents import Form, Leaves, Name, listed
 from feeder.packing.sizes import Sizing
 from feeder.plan.order import Indices
 from feeder.plan.packing import PackingPlan
+from feeder.sources.protocol import fingerprint_of
+
+_PROBES = 64
+"""Records that tell one packing from another."""
 
 
 class Packed:
@@ -51,6 +56,21 @@ class Packed:
 
     def __len__(self) -> int:
         return self._plan.num_records
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells it from documents packed in another way: what is in some of the records.
+
+        Those are 64, at equal distances.
+        """
+        last = max(0, len(self) - 1)
+        probes = sorted({last * number // (_PROBES - 1) for number in range(_PROBES)})
+        crc = zlib.crc32(repr((len(self), self.length, fingerprint_of(self._source))).encode())
+        if len(self):
+            pieces = self._plan.pieces(np.array(probes))
+            for column in (self._documents(pieces.documents), *pieces[1:]):
+                crc = zlib.crc32(np.asarray(column).astype("<i8").tobytes(), crc)
+        return f"pack {crc:08x}"
 
     def __repr__(self) -> str:
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from feeder.plan.order import Indices
 from feeder.sources.in_place import in_memory, in_place
 from feeder.sources.indexing import in_range
-from feeder.sources.protocol import RandomAccess
+from feeder.sources.protocol import RandomAccess, fingerprint_of
 from feeder.sources.reading import ReadRow, add_note, child_of, open_rows, read_batch, reads_batches
 
 
@@ -121,6 +122,14 @@ class Zipped:
         if len(self._placed) < len(self._children):
             return None
         return self._outer.unflatten([one.treespec.unflatten(one.specs) for one in self._placed])
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Those of its children, where any has one."""
+        found = [fingerprint_of(child) for child in self._children]
+        if not any(found):
+            return None
+        return f"zip {zlib.crc32(repr(found).encode()):08x}"
 
     def read_into(self, indices: Indices, out: Sequence[NDArray[Any]]) -> None:
         """Writes records into ``out``, where `record_spec` says what they are."""

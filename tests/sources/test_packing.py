@@ -581,3 +581,17 @@ def test_workers_import_no_loader_to_pack():
     (batch,) = run(packed, 2, num_workers=1, transforms=[modules])
     assert not batch["loader"].any()
     assert not batch["jax"].any()
+
+
+def test_documents_packed_in_another_way_are_another_source():
+    documents = [np.arange(1 + number % 37) for number in range(500)]
+    made = [
+        feeder.pack(documents, 64),
+        feeder.pack(documents, 64, seed=1),
+        feeder.pack(documents, 64, window=50),
+        feeder.pack(documents, 64, strategy="split"),
+        feeder.pack(documents[1:] + documents[:1], 64),
+        feeder.pack(documents, 65),
+    ]
+    assert len({packed.fingerprint for packed in made}) == len(made)
+    assert feeder.pack(documents, 64).fingerprint == made[0].fingerprint
