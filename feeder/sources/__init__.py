@@ -1,9 +1,10 @@
-"""Where do records live? In arrays; in any object with ``len()`` and ``[]``; in streams."""
+"""Where do records live? In arrays; in TensorStore; in what has ``len()``, ``[]``; in streams."""
 
 from feeder.sources.arrays import ArraySource
 from feeder.sources.callable import FromCallable
 from feeder.sources.protocol import RandomAccess, Source, as_source
 from feeder.sources.stream import Stream, stream_of
+from feeder.sources.tensorstore import TensorStore, write_tensorstore
 
 __all__ = [
     "ArraySource",
@@ -11,6 +12,8 @@ __all__ = [
     "RandomAccess",
     "Source",
     "Stream",
+    "TensorStore",
     "as_source",
     "stream_of",
+    "write_tensorstore",
 ]
