@@ -9,6 +9,8 @@ import numpy as np
 import optree
 from numpy.typing import NDArray
 
+from feeder.spec import ArraySpec
+
 
 class ArraySource:
     """The rows of one array, or of a pytree of arrays of one length.
@@ -19,7 +21,6 @@ class ArraySource:
     Attributes:
         treespec: Structure of a record.
         arrays: One array per leaf, all of the same length.
-        has_objects: Whether some leaf is an array of Python objects.
     """
 
     def __init__(self, tree: Any) -> None:
@@ -33,7 +34,12 @@ class ArraySource:
             listed = ", ".join(f"len({name}) = {length}" for name, length in lengths.items())
             raise ValueError(f"`source` must hold arrays of one length, got {listed}")
 
-        self.has_objects = any(array.dtype.hasobject for array in self.arrays)
+    @property
+    def record_spec(self) -> Any:
+        """Shape and dtype of every leaf of a record."""
+        return self.treespec.unflatten(
+            [ArraySpec(array.shape[1:], array.dtype) for array in self.arrays]
+        )
 
     def __len__(self) -> int:
         return len(self.arrays[0])

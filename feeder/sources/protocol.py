@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feeder.sources.arrays import ArraySource
 from feeder.sources.callable import FromCallable
@@ -24,6 +26,29 @@ class RandomAccess(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any: ...
+
+
+@runtime_checkable
+class ReadsInto(RandomAccess, Protocol):
+    """A source that puts records where they are wanted: in the shared memory of their batch.
+
+    Used in place of ``read(indices)``, which it must have as well, where neither transforms nor a
+    ``collate`` come between.
+    """
+
+    @property
+    def record_spec(self) -> Any:
+        """A record with a `feeder.ArraySpec` in the place of each leaf."""
+        ...
+
+    def read(self, indices: NDArray[np.int64], /) -> Any: ...
+
+    def read_into(self, indices: NDArray[np.int64], out: Sequence[NDArray[Any]], /) -> None:
+        """Fills ``out``: for each leaf of ``record_spec`` an array of shape (rows, *leaf shape).
+
+        It must not write to them after it has returned or raised.
+        """
+        ...
 
 
 Source: TypeAlias = RandomAccess | Stream | FromCallable

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from feeder import arguments
 from feeder.sources.tensorstore.reader import Indices, Limits, Reader, begin_open
 from feeder.sources.tensorstore.rows import REMEDY_MEMORY, Rows
-from feeder.sources.tensorstore.specs import as_json, expanded, is_spec, name_of, reason
+from feeder.sources.tensorstore.specs import Spec, as_json, expanded, is_spec, name_of, reason
 from feeder.spec import ArraySpec
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def axes_of(axis: Any, treespec: optree.PyTreeSpec) -> list[int | str]:
 
 def _looked_at(
     leaves: Sequence[str],
-    specs: Sequence[dict[str, Any]],
+    specs: Sequence[Spec],
     axes: Sequence[int | str],
     stores: Sequence[ts.TensorStore | None],
 ) -> list[Rows]:
@@ -226,11 +226,19 @@ def _looked_at(
         assert store is not None
         if not store.readable:
             raise ValueError(f"`spec` must be readable, got {name_of(spec)} ({leaf})")
-        arrays.append(Rows.of(leaf, spec, axis, store))
+        arrays.append(Rows.of(leaf, _in_its_format(spec, store), axis, store))
     return arrays
 
 
-def _not_there(leaf: str, spec: dict[str, Any], error: Exception) -> Exception:
+def _in_its_format(spec: Spec, store: ts.TensorStore) -> Spec:
+    """A spec with the format that was found: "auto" would check what is cached at each read."""
+    if spec["driver"] != "auto":
+        return spec
+    found = store.spec(minimal_spec=True).to_json()
+    return {**spec, "driver": found["driver"], "kvstore": found["kvstore"]}
+
+
+def _not_there(leaf: str, spec: Spec, error: Exception) -> Exception:
     text = reason(error)
     where = name_of(spec) if leaf == "record" else f"{name_of(spec)} ({leaf})"
     message = f"`spec` must name an array that can be opened, got {where}: {text}"
