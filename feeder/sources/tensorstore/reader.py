@@ -7,7 +7,6 @@ under way before the first one is waited for.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -99,7 +98,6 @@ class Reader:
     def __init__(
         self, arrays: Sequence[Rows], stores: Sequence[ts.TensorStore | None], limits: Limits
     ) -> None:
-        self._pid = os.getpid()
         self._arrays = arrays
         self._limits = limits
         self._slabs = Slabs(limits.slab_bytes)
@@ -124,13 +122,7 @@ class Reader:
 
         Raises:
             OSError: Some of them cannot be read.
-            RuntimeError: The process was forked.
         """
-        if os.getpid() != self._pid:  # TensorStore would end the process
-            raise RuntimeError(
-                "TensorStore cannot be used in a process that was forked after it was used; fork "
-                "before that, or start processes by spawn or forkserver"
-            )
         import tensorstore as ts
 
         for pieces in self._waves(indices):

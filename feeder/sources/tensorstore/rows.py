@@ -45,8 +45,7 @@ class Rows:
     @property
     def where(self) -> str:
         """Its place, and the leaf that it is, for messages."""
-        name = name_of(self.spec)
-        return name if self.leaf == "record" else f"{name} ({self.leaf})"
+        return place_of(self.leaf, self.spec)
 
     @property
     def slab_bytes(self) -> int:
@@ -66,11 +65,12 @@ class Rows:
             ValueError: It has no such axis, or no end along it.
             TypeError: Its elements are none of NumPy's.
         """
-        where = f"{name_of(spec)}" if leaf == "record" else f"{name_of(spec)} ({leaf})"
+        where = place_of(leaf, spec)
         rank, labels = store.rank, store.domain.labels
         if isinstance(axis, str):
             if axis not in labels:
-                raise ValueError(f"`axis` must be one of {labels} of {where}, got {axis!r}")
+                named = ", ".join(filter(None, labels)) or "none: it has no labels"
+                raise ValueError(f"`axis` must be a label of {where} ({named}), got {axis!r}")
             axis = labels.index(axis)
         if not -rank <= axis < rank:
             raise ValueError(f"`axis` must be a dimension of {where}, of rank {rank}, got {axis}")
@@ -111,6 +111,11 @@ class Rows:
         """Says that the array, which was there, cannot be opened again."""
         hint = f"; {REMEDY_MEMORY}" if "memory" in str(self.spec.get("kvstore")) else ""
         return OSError(f"{self.where} cannot be opened: {reason(error)}{hint}")
+
+
+def place_of(leaf: str, spec: Spec) -> str:
+    """The place of an array and the leaf that it is, for messages."""
+    return name_of(spec) if leaf == "record" else f"{name_of(spec)} ({leaf})"
 
 
 def by_rows(store: ts.TensorStore, axis: int) -> ts.TensorStore:

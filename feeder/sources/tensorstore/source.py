@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from feeder import arguments
 from feeder.sources.tensorstore.reader import Indices, Limits, Reader, begin_open
-from feeder.sources.tensorstore.rows import REMEDY_MEMORY, Rows
-from feeder.sources.tensorstore.specs import Spec, as_json, expanded, is_spec, name_of, reason
+from feeder.sources.tensorstore.rows import REMEDY_MEMORY, Rows, place_of
+from feeder.sources.tensorstore.specs import Spec, as_json, expanded, is_spec, reason
 from feeder.spec import ArraySpec
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class TensorStore:
             raise ValueError(f"`spec` must name arrays of one length, got {listed}")
         self._limits = _limits(self._arrays, cache_bytes, concurrency)
         self._reader: Reader | None = None
+        self._pid: int | None = os.getpid()
         self._lock = threading.Lock()
 
     @property
@@ -143,14 +144,21 @@ class TensorStore:
 
         Raises:
             OSError: Some records cannot be read; the message names them.
+            RuntimeError: The process was forked after the source was made.
         """
         if len(indices):
             self._opened().read_into(indices, out)
 
     def _opened(self) -> Reader:
+        if self._pid not in (os.getpid(), None):  # TensorStore would end the process
+            raise RuntimeError(
+                f"{self!r} cannot be read in a process that was forked after it was made: "
+                "TensorStore has threads; start processes by spawn or forkserver"
+            )
         if self._reader is None:
             with self._lock:
                 if self._reader is None:
+                    self._pid = os.getpid()
                     self._reader = Reader(self._arrays, self._stores, self._limits)
         return self._reader
 
@@ -160,6 +168,7 @@ class TensorStore:
             **self.__dict__,
             "_stores": [None] * len(self._stores),
             "_reader": None,
+            "_pid": None,
             "_lock": None,
         }
 
@@ -225,7 +234,7 @@ def _looked_at(
                 raise _not_there(leaf, spec, error) from error
         assert store is not None
         if not store.readable:
-            raise ValueError(f"`spec` must be readable, got {name_of(spec)} ({leaf})")
+            raise ValueError(f"`spec` must be readable, got {place_of(leaf, spec)}")
         arrays.append(Rows.of(leaf, _in_its_format(spec, store), axis, store))
     return arrays
 
@@ -240,7 +249,7 @@ def _in_its_format(spec: Spec, store: ts.TensorStore) -> Spec:
 
 def _not_there(leaf: str, spec: Spec, error: Exception) -> Exception:
     text = reason(error)
-    where = name_of(spec) if leaf == "record" else f"{name_of(spec)} ({leaf})"
+    where = place_of(leaf, spec)
     message = f"`spec` must name an array that can be opened, got {where}: {text}"
     if "memory" in str(spec.get("kvstore")):
         return FileNotFoundError(f"{message}; {REMEDY_MEMORY}")
