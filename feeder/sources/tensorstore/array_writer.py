@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.sources.tensorstore.rows import by_rows
-from feeder.sources.tensorstore.specs import Spec, name_of, reason
+from feeder.sources.tensorstore.specs import Spec, reason
 
 if TYPE_CHECKING:
     import tensorstore as ts
@@ -60,12 +60,12 @@ class Leaf:
             "array of numbers in a transform, or leave it out"
         )
 
-    def chunk_rows(self, chunk_records: int, num_records: int) -> int:
-        """Records in a chunk: a multiple of ``chunk_records``, or all."""
+    def chunk_rows(self, chunk_records: int, largest: int) -> int:
+        """Records in a chunk: ``chunk_records``, and a multiple where a leaf is the larger one."""
         rows = chunk_records
-        while 2 * rows * max(self.num_bytes, 1) <= _SMALL_CHUNK_BYTES:
+        while self.num_bytes < largest and 2 * rows * max(self.num_bytes, 1) <= _SMALL_CHUNK_BYTES:
             rows *= 2
-        return min(rows, num_records)
+        return rows
 
 
 class Write(NamedTuple):
@@ -98,6 +98,7 @@ class ArrayWriter:
 
     Args:
         leaf: What the rows are.
+        name: What the array is called, once it is in its place.
         spec: The array's spec; chunks that it says nothing of hold ``chunk_rows`` rows.
         axis: Which axis the rows are slices of.
         num_records: How many will come.
@@ -114,6 +115,7 @@ class ArrayWriter:
     def __init__(
         self,
         leaf: Leaf,
+        name: str,
         spec: Spec,
         axis: int | str,
         num_records: int,
@@ -122,17 +124,14 @@ class ArrayWriter:
     ) -> None:
         import tensorstore as ts
 
-        self._leaf = leaf
-        self._spec = spec
+        self._what = f"{leaf.name} to {name}"
         self._context = context
         rank = len(leaf.shape) + 1
         domain = ts.Spec(spec).domain
         labels = [] if domain is None else list(domain.labels)
         number = labels.index(axis) if axis in labels else axis
         if isinstance(number, str) or not -rank <= number < rank:
-            raise ValueError(
-                f"`axis` must be a dimension of {name_of(spec)}, of rank {rank}, got {axis!r}"
-            )
+            raise ValueError(f"`axis` must be a dimension of {name}, of rank {rank}, got {axis!r}")
         number %= rank
         shape, chunk = list(leaf.shape), [max(size, 1) for size in leaf.shape]
         shape.insert(number, num_records)
@@ -154,7 +153,7 @@ class ArrayWriter:
         except Exception as error:
             raise ValueError(
                 f"`spec` must name an array that can hold {leaf.dtype}{shape} of {leaf.name}, got "
-                f"{name_of(spec)}: {reason(error)}"
+                f"{name}: {reason(error)}"
             ) from error
         self._view = by_rows(self._store, number)
         self.block = (self._store.chunk_layout.write_chunk.shape or ())[number] or 1
@@ -196,7 +195,7 @@ class ArrayWriter:
             ts.open(spec, create=True, open=False, context=self._context).result()
         except Exception as error:
             raise OSError(
-                f"the metadata of {name_of(self._spec)} cannot be written: {reason(error)}"
+                f"the metadata of {self._what} cannot be written: {reason(error)}"
             ) from error
 
     def _begin(self, rows: NDArray[Any]) -> Write:
@@ -205,5 +204,5 @@ class ArrayWriter:
         return Write(
             self._view[start:stop].write(rows),
             rows.nbytes,
-            f"records {start} to {stop - 1} of {self._leaf.name} to {name_of(self._spec)}",
+            f"records {start} to {stop - 1} of {self._what}",
         )

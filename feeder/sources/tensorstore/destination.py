@@ -33,6 +33,7 @@ class Destination:
         overwrite: Whether what is there may be replaced.
 
     Attributes:
+        specs: See above.
         staged: The spec of each array, while it is written.
         context: TensorStore's resources; stores in memory live in it.
     """
@@ -49,7 +50,7 @@ class Destination:
         import tensorstore as ts
 
         self.context = ts.Context()
-        self._specs = specs
+        self.specs = specs
         self._listed = listed
         self._record = record
         self._places: list[Place] = places(kvstores, self.context, overwrite)
@@ -117,7 +118,7 @@ class Destination:
                 ts.open(spec, open=True, context=self.context).result()
                 if spec["kvstore"]["driver"] == "memory"
                 else spec
-                for spec in self._specs
+                for spec in self.specs
             ]
         )
 
@@ -133,8 +134,11 @@ def _array_spec(node: Any) -> Spec:
     """The spec of an array to be written, whose key-value store ends with a slash."""
     if isinstance(node, str | os.PathLike) and "|" not in os.fspath(node):
         return below(as_folder(as_kvstore(node)), "")
+    import tensorstore as ts
+
     spec = as_json(node)
-    if "kvstore" not in spec or "transform" in spec:
+    is_part = isinstance(node, ts.TensorStore) or (isinstance(node, dict) and "transform" in node)
+    if "kvstore" not in spec or is_part:
         raise ValueError(
             f"`spec` must name a whole array in a key-value store, got {node!r}; leave out "
             "transforms and views"

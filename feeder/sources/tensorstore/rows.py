@@ -48,9 +48,14 @@ class Rows:
         return place_of(self.leaf, self.spec)
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of a record."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @property
     def slab_bytes(self) -> int:
         """Bytes of the rows that the storage keeps together."""
-        return self.chunk_rows * int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return self.chunk_rows * self.row_bytes
 
     def slab(self, number: int) -> slice:
         """The rows of a slab: what one chunk holds of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import threading
@@ -54,8 +55,8 @@ class TensorStore:
 
     Attributes:
         record_spec: Shape and dtype of every leaf of a record.
-        chunk_records: Records that the storage keeps together, in the array that keeps most bytes
-            of them together.
+        chunk_records: Records that the storage keeps together, in the array whose records are
+            largest.
 
     Raises:
         TypeError: An argument has the wrong type, or an array holds no numbers.
@@ -103,7 +104,7 @@ class TensorStore:
     @property
     def chunk_records(self) -> int:
         """Records that the storage keeps together: the block size to shuffle with."""
-        return max(self._arrays, key=lambda array: array.slab_bytes).chunk_rows
+        return max(self._arrays, key=lambda array: array.row_bytes).chunk_rows
 
     def __len__(self) -> int:
         return self._arrays[0].length
@@ -191,21 +192,17 @@ def axes_of(axis: Any, treespec: optree.PyTreeSpec) -> list[int | str]:
     """The axis of each leaf.
 
     Raises:
-        TypeError: One of them is neither a number nor a label.
-        ValueError: There is not one for each.
+        TypeError: One of them is neither a number nor a label, or there is not one for each.
     """
-    axes = [axis] * treespec.num_leaves
+    axes: list[Any] = [axis] * treespec.num_leaves
     if not isinstance(axis, int | str | np.integer):
-        try:
+        with contextlib.suppress(ValueError, TypeError):  # else it is no axis itself
             axes = treespec.flatten_up_to(axis)
-        except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"`axis` must be a number, a label, or one for each spec, got {axis!r}"
-            ) from error
-    for one in axes:
-        if isinstance(one, bool) or not isinstance(one, int | str | np.integer):
-            raise TypeError(f"`axis` must be a number or a dimension's label, got {one!r}")
-    return axes
+    if all(isinstance(one, int | str | np.integer) and type(one) is not bool for one in axes):
+        return axes
+    raise TypeError(
+        f"`axis` must be a number, a dimension's label, or one of them for each spec, got {axis!r}"
+    )
 
 
 def _looked_at(

@@ -13,6 +13,9 @@ Spec: TypeAlias = dict[str, Any]
 MANIFEST = "zarr.json"
 """The zarr group at the top of a data set, which lists its arrays; written last."""
 
+_MAX_NAME = 200
+"""Characters of the name of an array that has neither path nor URL."""
+
 
 def is_spec(node: Any) -> bool:
     """Whether a node of the user's pytree is the spec of an array."""
@@ -74,8 +77,9 @@ def name_of(spec: Spec) -> str:
         return str(kvstore["path"])
     try:
         return str(ts.Spec(spec).url).removesuffix("|auto:")
-    except ValueError:
-        return json.dumps(kvstore or spec)
+    except (ValueError, NotImplementedError):
+        text = json.dumps(kvstore or spec)
+        return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}[...]"
 
 
 def reason(error: BaseException) -> str:

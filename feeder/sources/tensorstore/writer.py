@@ -17,6 +17,7 @@ from feeder.sources.stream import shown
 from feeder.sources.tensorstore.array_writer import ArrayWriter, Leaf, Write
 from feeder.sources.tensorstore.destination import Destination
 from feeder.sources.tensorstore.source import TensorStore, axes_of
+from feeder.sources.tensorstore.specs import name_of
 
 _CHUNK_BYTES = 4 * 2**20
 """Size of a chunk of the largest leaf, unless `chunk_records` says otherwise."""
@@ -61,8 +62,8 @@ def write_tensorstore(
         axis: The axis of each array that records are put along; as of `TensorStore`.
         transforms: As of `feeder.DataLoader`; a `feeder.RandomMap` has the seed 0.
         num_workers: Processes that read and transform; 0: this one.
-        chunk_records: Records in a chunk, where ``spec`` does not say; None: as many as make about
-            4 MiB of the largest leaf. Chunks of small leaves hold a multiple of it.
+        chunk_records: Records in a chunk of the largest leaf, where ``spec`` does not say; None: as
+            many as make 2 to 4 MiB. Chunks of smaller leaves hold a multiple, up to 256 KiB.
         overwrite: Whether a data set that is there may be replaced: in files at the end; in any
             other storage it is deleted at the beginning.
         progress: Whether to show a progress bar, with tqdm.
@@ -111,13 +112,16 @@ def write_tensorstore(
         writers = [
             ArrayWriter(
                 leaf,
+                name_of(spec),
                 staged,
                 along,
                 num_records,
-                leaf.chunk_rows(chunk_records, num_records),
+                min(leaf.chunk_rows(chunk_records, largest), num_records),
                 destination.context,
             )
-            for leaf, staged, along in zip(found, destination.staged, axes, strict=True)
+            for leaf, spec, staged, along in zip(
+                found, destination.specs, destination.staged, axes, strict=True
+            )
         ]
         block = max(zip(found, writers, strict=True), key=lambda pair: pair[0].num_bytes)[1].block
         most = max(_BATCH_BYTES // max(sum(leaf.num_bytes for leaf in found), 1), 1)
