@@ -5,6 +5,7 @@
     FeederError
     ├── RecordError            a record could not be built: step, position, index
     │   └── RecordMismatchError    its leaf differs in shape, dtype or structure
+    ├── SourceError            a file of a source of ours cannot be read: path, index
     ├── WorkerStartError       the system has no room for the workers' files or processes
     ├── WorkerDiedError        workers died and the chunk could not be finished
     │   └── WorkerTimeoutError     each of them took longer than ``timeout_s``, and was killed
@@ -17,8 +18,8 @@
     └── ClosedError            ``next()`` after ``close()``
 
 Bad arguments are no FeederError: constructors raise ValueError or TypeError before any
-process starts. An exception raised by user code arrives as its own type; the
-`RecordError` that says where it happened is its ``__cause__``.
+process starts. An exception raised by user code arrives as its own type, and so does a
+`SourceError`; the `RecordError` that says where it happened is its ``__cause__``.
 """
 
 from __future__ import annotations
@@ -96,6 +97,21 @@ class RecordMismatchError(RecordError):
         self.leaf = leaf
         self.expected = expected
         self.got = got
+
+
+class SourceError(FeederError):
+    """A record of a file, or other storage, cannot be read.
+
+    Attributes:
+        path: The file.
+        index: Index of the record in the source that reads this file; where several were read at
+            once, the first of those that cannot be read.
+    """
+
+    def __init__(self, message: str, *, path: str, index: int) -> None:
+        super().__init__(message)
+        self.path = path
+        self.index = index
 
 
 class WorkerStartError(FeederError):

@@ -30,7 +30,9 @@ from feeder.produce.records import Records
 from feeder.produce.session import Locate, from_the_beginning
 from feeder.produce.stream_records import StreamRecords
 from feeder.produce.streams import Streams, resolved
-from feeder.sources import ArraySource, RandomAccess, ReadsInto, Stream
+from feeder.sources import RandomAccess, Stream
+from feeder.sources.protocol import InPlace
+from feeder.spec import ArraySpec
 
 _LAYOUTS_KEPT = 64
 """Layouts remembered; a `collate` that pads to the longest record makes many."""
@@ -71,12 +73,13 @@ class Builder:
         self._ambient = Ambient(recipe.seed) if ambient else None
         source = recipe.source
         self._raises = recipe.on_bad_record == "raise"
-        self._arrays = False  # whether all that is done is a gather from memory
-        self._into: ReadsInto | None = None
+        self._direct: tuple[InPlace, optree.PyTreeSpec, list[ArraySpec]] | None = None
         self._ready = self._reads_at_once = False
         self._streams: Streams | None = None
         self._layouts: dict[tuple[Any, ...], Layout] = {}
-        self._gathered: dict[int, Layout] = {}  # by rows: what a batch looks like that is read so
+        self._gathered: dict[
+            int, Layout
+        ] = {}  # by rows: what a batch looks like that is read in place
         if isinstance(source, Stream):
             self._streams = streams or Streams(recipe)
             self._of_stream = StreamRecords(recipe, self._ambient)
@@ -91,18 +94,16 @@ class Builder:
             self._ambient,
         )
         plain = not (recipe.transforms or recipe.collate or recipe.batch_transforms)
-        if plain and isinstance(source, ReadsInto):
-            leaves, self._record = optree.tree_flatten(source.record_spec)
-            if not any(leaf.dtype.hasobject for leaf in leaves):
-                self._leaves, self._into = leaves, source
-                self._arrays = isinstance(source, ArraySource)
+        if plain and isinstance(source, InPlace) and source.record_spec is not None:
+            specs, treespec = optree.tree_flatten(source.record_spec)
+            self._direct = source, treespec, specs
         self._ready = hasattr(source, "read") and not recipe.transforms and not recipe.collate
         self._reads_at_once = hasattr(source, "read") or hasattr(source, "__getitems__")
 
     @property
     def keys_generators(self) -> bool:
         """Whether building a batch touches the global generators."""
-        return not self._arrays and self._ambient is not None
+        return self._direct is None and self._ambient is not None
 
     def build(
         self, chunk: Chunk, reserve: Reserve, locate: Locate = from_the_beginning
@@ -115,7 +116,7 @@ class Builder:
                 the batch is built again, and the memory found before is needed no longer.
             locate: Says where lanes of a stream are to be opened; it may raise.
         """
-        if self._arrays or self._ambient is None:
+        if self._direct is not None or self._ambient is None:
             return self._attempt(chunk, reserve, locate)
         self._ambient.begin()
         try:
@@ -153,16 +154,18 @@ class Builder:
         try:
             if chunk.reads is not None:
                 return self._read_stream(chunk, reserve, locate, clock)
-            if self._arrays:
-                return self._gather(chunk, reserve, clock)
+            if self._direct is not None:
+                try:
+                    return self._gather(*self._direct, chunk, reserve, clock)
+                except Exception:
+                    if self._raises:
+                        raise
             if chunk.is_part and self._reads_at_once and self._ambient and self._ambient.keyed:
                 raise NotInPiecesError  # what is drawn while reading depends on the rows read
             if self._collate is not None or self._batch_transforms:
                 return self._transform(chunk, reserve, clock)
-            if self._into is not None or self._ready:
+            if self._ready:
                 try:
-                    if self._into is not None:
-                        return self._gather(chunk, reserve, clock)
                     batch = self._records.batch(chunk, clock)
                 except Exception:
                     if self._raises:
@@ -200,19 +203,24 @@ class Builder:
         of = (chunk.reads.rows,) if chunk.is_part else ()
         return built._replace(reports=(report,), rows=of)
 
-    def _gather(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
-        """Rows that the source itself puts into the slot."""
-        assert self._into is not None
+    def _gather(
+        self,
+        source: InPlace,
+        treespec: optree.PyTreeSpec,
+        specs: list[ArraySpec],
+        chunk: Chunk,
+        reserve: Reserve,
+        clock: Clock,
+    ) -> Built:
+        """Rows that the source itself writes into the slot."""
         rows = chunk.batch_rows
         layout = self._gathered.get(rows)
         if layout is None:
-            specs = [LeafSpec((rows, *leaf.shape), leaf.dtype) for leaf in self._leaves]
-            layout = self._layout(self._record, tuple(specs), chunk)
+            leaves = tuple(LeafSpec((rows, *spec.shape), spec.dtype) for spec in specs)
+            layout = self._layout(treespec, leaves, chunk)
             self._gathered[rows] = layout
-        arrays: list[Any] = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
-        if not self._arrays and self._ambient is not None:
-            self._ambient.key(Scope.READ, int(chunk.positions[0]))
-        self._into.read_into(chunk.indices, arrays[: len(self._leaves)])
+        arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
+        source.read_into(chunk.indices, arrays[: len(specs)])
         return self._finish(layout, arrays, [], chunk, clock)
 
     def _stack(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:

@@ -7,7 +7,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from feeder.errors import FeederError, RecordError
+from feeder.errors import FeederError, RecordError, SourceError
 from feeder.plan.batches import Chunk
 from feeder.produce import homing
 
@@ -88,12 +88,13 @@ class Failure:
         """The exception to raise in the user's loop.
 
         The user's own exception, caused by a `RecordError` that says where; that RecordError
-        itself where the exception could not cross processes; a FeederError as it is.
+        itself where the exception could not cross processes; a FeederError, but for a
+        SourceError, as it is.
 
         Args:
             chunk: The chunk of the batch that failed.
         """
-        if isinstance(self.exception, FeederError):
+        if isinstance(self.exception, FeederError) and not isinstance(self.exception, SourceError):
             return self.exception
         place = f"the {self.stage} of step {chunk.step} failed"
         if self.stage == START:

@@ -2,7 +2,7 @@
 
 from feeder.sources.arrays import ArraySource
 from feeder.sources.callable import FromCallable
-from feeder.sources.protocol import RandomAccess, ReadsInto, Source, as_source
+from feeder.sources.protocol import RandomAccess, Source, as_source
 from feeder.sources.stream import Stream, stream_of
 from feeder.sources.tensorstore import TensorStore, write_tensorstore
 
@@ -10,7 +10,6 @@ __all__ = [
     "ArraySource",
     "FromCallable",
     "RandomAccess",
-    "ReadsInto",
     "Source",
     "Stream",
     "TensorStore",

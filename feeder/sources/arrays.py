@@ -21,6 +21,7 @@ class ArraySource:
     Attributes:
         treespec: Structure of a record.
         arrays: One array per leaf, all of the same length.
+        record_spec: Its `ArraySpec`, or a pytree of those; None where some leaf holds objects.
     """
 
     def __init__(self, tree: Any) -> None:
@@ -33,13 +34,9 @@ class ArraySource:
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"len({name}) = {length}" for name, length in lengths.items())
             raise ValueError(f"`source` must hold arrays of one length, got {listed}")
-
-    @property
-    def record_spec(self) -> Any:
-        """Shape and dtype of every leaf of a record."""
-        return self.treespec.unflatten(
-            [ArraySpec(array.shape[1:], array.dtype) for array in self.arrays]
-        )
+        specs = [ArraySpec(array.shape[1:], array.dtype) for array in self.arrays]
+        has_objects = any(spec.dtype.hasobject for spec in specs)
+        self.record_spec = None if has_objects else self.treespec.unflatten(specs)
 
     def __len__(self) -> int:
         return len(self.arrays[0])

@@ -29,24 +29,24 @@ class RandomAccess(Protocol):
 
 
 @runtime_checkable
-class ReadsInto(RandomAccess, Protocol):
-    """A source that puts records where they are wanted: in the shared memory of their batch.
+class InPlace(Protocol):
+    """A source that also writes its records straight into a batch, where nothing is done to them.
 
-    Used in place of ``read(indices)``, which it must have as well, where neither transforms nor a
-    ``collate`` come between.
+    It runs no code of others, so that nothing draws from the global generators meanwhile.
+
+    Attributes:
+        record_spec: A record, with an `ArraySpec` in the place of each leaf; None: it cannot write
+            in place after all, as its records are not all alike.
     """
 
-    @property
-    def record_spec(self) -> Any:
-        """A record with a `feeder.ArraySpec` in the place of each leaf."""
-        ...
-
-    def read(self, indices: NDArray[np.int64], /) -> Any: ...
+    record_spec: Any
 
     def read_into(self, indices: NDArray[np.int64], out: Sequence[NDArray[Any]], /) -> None:
-        """Fills ``out``: for each leaf of ``record_spec`` an array of shape (rows, *leaf shape).
+        """Writes the records at ``indices`` into ``out``.
 
-        It must not write to them after it has returned or raised.
+        Args:
+            indices: Shape (rows,), every one in ``range(len(self))``.
+            out: Arrays of shape (rows, *leaf shape), in the order of optree's leaves.
         """
         ...
 

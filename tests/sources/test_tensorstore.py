@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feeder
+from feeder.errors import SourceError
 from feeder.sources import TensorStore, write_tensorstore
 from feeder.testing import assert_same_batches
 from tests.sources.makers.tensorstore import rows, written
@@ -207,7 +208,7 @@ def test_what_is_in_memory_is_for_this_process_and_its_threads(tmp_path):
         "what is in memory:// lives in the process and the Context that made it: pass the open "
         'tensorstore.TensorStore, and use num_workers=0 or worker_type="thread"'
     )
-    with pytest.raises(OSError, match=re.escape(remedy)):
+    with pytest.raises(SourceError, match=re.escape(remedy)):
         run(source, 4, num_workers=1)
     with pytest.raises(FileNotFoundError, match=re.escape(remedy)):
         TensorStore({"driver": "zarr3", "kvstore": "memory://here/x/"})
@@ -308,19 +309,20 @@ def test_a_truncated_chunk_is_an_error_that_names_its_records(chunk, tmp_path):
     bad = {1: [4], 4: [4, 5, 6, 7]}[chunk]
     for num_workers in (0, 1):
         with pytest.raises(
-            OSError,
+            SourceError,
             match=rf"^records? {', '.join(map(str, bad))} of {tmp_path}/x/ "
             f"cannot be read: .*{damaged}",
         ) as raised:
             run(TensorStore(spec), 8, num_workers=num_workers)
         assert isinstance(raised.value.__cause__, feeder.RecordError)
         assert (raised.value.__cause__.step, raised.value.__cause__.stage) == (0, "read")
+        assert (raised.value.path, raised.value.index) == (f"{tmp_path}/x/", 4)
     skipped = run(TensorStore({"x": spec}), 8, on_bad_record="skip")
     left = [row for row in range(16) if row not in bad]
     got = np.concatenate([batch["x"] for batch in skipped])
     np.testing.assert_array_equal(got, rows(16, 2)[left])
     source = TensorStore(spec)
-    with pytest.raises(OSError, match=f"^records? {bad[0]}"):
+    with pytest.raises(SourceError, match=f"^records? {bad[0]}"):
         source[bad[0]]
     damaged.write_bytes(rows(16, 2)[4 : 4 + chunk].tobytes())
     np.testing.assert_array_equal(source[4], rows(16, 2)[4])  # what failed is not remembered
@@ -330,7 +332,7 @@ def test_a_lost_chunk_of_a_data_set_is_an_error_and_no_zeros(tmp_path):
     write_tensorstore({"x": np.zeros((16, 2), np.float32)}, tmp_path / "data", chunk_records=4)
     (tmp_path / "data" / "x" / "c" / "0" / "0").unlink()
     with pytest.raises(
-        OSError,
+        SourceError,
         match=r"^records 0, 1, 2, 3 of .*/data/x/ "
         r"\(record\['x'\]\) cannot be read: .* is missing",
     ):
@@ -343,7 +345,7 @@ def test_an_array_that_changes_before_it_is_read_is_an_error(tmp_path):
     source = TensorStore(spec)
     ts.open(spec).result().resize(exclusive_max=[12, 2]).result()
     with pytest.raises(
-        OSError,
+        SourceError,
         match=re.escape(
             f"{tmp_path}/x/ must stay as it is while it is read: it had 16 records of float32[2], "
             "and now has 12 of float32[2]; make the source anew"
@@ -353,5 +355,5 @@ def test_an_array_that_changes_before_it_is_read_is_an_error(tmp_path):
     ts.open(spec).result().resize(exclusive_max=[20, 2]).result()  # more rows do no harm
     assert len(run(source, 4)) == 4
     os.rename(tmp_path / "x", tmp_path / "elsewhere")
-    with pytest.raises(OSError, match=f"^{tmp_path}/x/ cannot be opened: NOT_FOUND"):
+    with pytest.raises(SourceError, match=f"^{tmp_path}/x/ cannot be opened: NOT_FOUND"):
         pickle.loads(pickle.dumps(source))[0]

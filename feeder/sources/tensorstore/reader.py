@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.errors import SourceError
 from feeder.sources.tensorstore.rows import Rows, by_rows
 from feeder.sources.tensorstore.slabs import Slabs
 from feeder.sources.tensorstore.specs import reason
@@ -92,7 +93,7 @@ class Reader:
         limits: What may be used.
 
     Raises:
-        OSError: An array cannot be opened, or is not what it was.
+        SourceError: An array cannot be opened, or is not what it was.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Reader:
         """Reads rows into one array per leaf.
 
         Raises:
-            OSError: Some of them cannot be read.
+            SourceError: Some of them cannot be read.
         """
         import tensorstore as ts
 
@@ -187,7 +188,7 @@ class Reader:
         else:
             out[piece.places] = rows[piece.rows]
 
-    def _failed(self, piece: _Piece, indices: Indices, error: Exception) -> OSError:
+    def _failed(self, piece: _Piece, indices: Indices, error: Exception) -> SourceError:
         """Finds out which records it is that cannot be read."""
         array = self._arrays[piece.leaf]
         if piece.slab is not None:
@@ -202,9 +203,10 @@ class Reader:
             error = found[0][1] if found else error
         listed = np.unique(bad if len(bad) else indices).tolist()
         named = ", ".join(map(str, listed[:8])) + (" and others" if len(listed) > 8 else "")
-        return OSError(
+        return array.failed(
             f"record{'s' if len(listed) > 1 else ''} {named} of {array.where} cannot be read: "
-            f"{reason(error)}"
+            f"{reason(error)}",
+            listed[0],
         )
 
 

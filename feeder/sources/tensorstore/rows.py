@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from feeder.errors import SourceError
 from feeder.sources.tensorstore.specs import Spec, name_of, reason
 
 if TYPE_CHECKING:
@@ -102,20 +103,24 @@ class Rows:
         """Checks that an array that was opened again is what it was.
 
         Raises:
-            OSError: It is not.
+            SourceError: It is not.
         """
         now = Rows.of(self.leaf, self.spec, self.axis, store)
         if now.length < self.length or (now.shape, now.dtype) != (self.shape, self.dtype):
-            raise OSError(
+            raise self.failed(
                 f"{self.where} must stay as it is while it is read: it had {self.length} records "
                 f"of {self.dtype}{list(self.shape)}, and now has {now.length} of "
                 f"{now.dtype}{list(now.shape)}; make the source anew"
             )
 
-    def not_opened(self, error: Exception) -> OSError:
+    def failed(self, message: str, index: int = 0) -> SourceError:
+        """An error at a record, or at all of them."""
+        return SourceError(message, path=name_of(self.spec), index=index)
+
+    def not_opened(self, error: Exception) -> SourceError:
         """Says that the array, which was there, cannot be opened again."""
         hint = f"; {REMEDY_MEMORY}" if "memory" in str(self.spec.get("kvstore")) else ""
-        return OSError(f"{self.where} cannot be opened: {reason(error)}{hint}")
+        return self.failed(f"{self.where} cannot be opened: {reason(error)}{hint}")
 
 
 def place_of(leaf: str, spec: Spec) -> str:

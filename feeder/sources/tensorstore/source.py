@@ -54,7 +54,8 @@ class TensorStore:
             None: TensorStore's own limits.
 
     Attributes:
-        record_spec: Shape and dtype of every leaf of a record.
+        record_spec: A record with a `feeder.ArraySpec` in the place of each leaf; None where a leaf
+            is no number.
         chunk_records: Records that the storage keeps together, in the array whose records are
             largest.
 
@@ -62,8 +63,8 @@ class TensorStore:
         TypeError: An argument has the wrong type, or an array holds no numbers.
         ValueError: A spec or an axis is wrong, or the arrays differ in length.
         FileNotFoundError: An array is not there, or was not written to its end.
-        OSError: Raised while reading: records could not be read, or an array is no longer what it
-            was; the message names the array and the records.
+        SourceError: Raised while reading: records could not be read, or an array is no longer what
+            it was; the message names the array and the records.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class TensorStore:
 
     @property
     def record_spec(self) -> Any:
-        """Shape and dtype of every leaf of a record."""
+        """A record with the shape and dtype of each leaf in its place."""
+        if any(array.dtype.hasobject for array in self._arrays):
+            return None
         return self._treespec.unflatten(
             [ArraySpec(array.shape, array.dtype) for array in self._arrays]
         )
@@ -124,7 +127,7 @@ class TensorStore:
 
         Raises:
             IndexError: One of them is not.
-            OSError: Some records cannot be read; the message names them.
+            SourceError: Some records cannot be read; the message names them.
         """
         numbers = np.asarray(indices, np.int64)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
@@ -144,7 +147,7 @@ class TensorStore:
             out: Arrays of shape (rows, *record shape) and of the leaves' dtypes.
 
         Raises:
-            OSError: Some records cannot be read; the message names them.
+            SourceError: Some records cannot be read; the message names them.
             RuntimeError: The process was forked after the source was made.
         """
         if len(indices):
