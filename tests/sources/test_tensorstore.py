@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import feeder
 from feeder.errors import SourceError
 from feeder.sources import TensorStore, write_tensorstore
+from feeder.sources.tensorstore.slabs import Slabs
 from feeder.testing import assert_same_batches
 from tests.sources.makers.tensorstore import rows, written
 from tests.support import run
@@ -357,3 +358,35 @@ def test_an_array_that_changes_before_it_is_read_is_an_error(tmp_path):
     os.rename(tmp_path / "x", tmp_path / "elsewhere")
     with pytest.raises(SourceError, match=f"^{tmp_path}/x/ cannot be opened: NOT_FOUND"):
         pickle.loads(pickle.dumps(source))[0]
+
+
+def reads_of(batches, room):
+    """How many slabs are read whole, and how often rows are read past them."""
+    slabs, begun, past = Slabs(room), [], 0
+    for batch in batches:
+        slabs.tick()
+        for slab in np.unique(batch).tolist():
+            past += slabs.get((0, slab), 1, lambda slab=slab: begun.append(slab) or slab) is None
+    return begun, past
+
+
+def slabs_of(shuffle, num_slabs=128, rows=128, epochs=2):
+    """The slabs of each batch of 128 records."""
+    batches = run(np.arange(num_slabs * rows), 128, shuffle=shuffle, num_epochs=epochs)
+    return [batch // rows for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [1, 3])  # each sees every so-many-th batch
+@pytest.mark.parametrize("window", [1, 8, 16])
+def test_blocks_that_are_shuffled_in_windows_are_each_read_once(window, workers):
+    shuffle = feeder.BlockShuffle(128, window_blocks=window)
+    begun, past = reads_of(slabs_of(shuffle)[::workers], 32)
+    assert len(begun) + past <= 2 * 128
+
+
+def test_a_shuffle_of_all_records_reads_past_the_slabs_it_has():
+    begun, past = reads_of(slabs_of(True, num_slabs=1024, rows=16), 32)
+    assert len(begun) < 0.02 * past  # each would be a copy of a whole chunk for one record
+    begun, past = reads_of(slabs_of(True, num_slabs=64), 32)
+    assert len(begun) < 0.1 * past
+    assert len(reads_of(slabs_of(True, num_slabs=32), 32)[0]) == 32

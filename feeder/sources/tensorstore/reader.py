@@ -1,12 +1,13 @@
 """Reads batches of rows: what one process has open of the arrays.
 
 Rows of chunks that hold one row each are read at once, by an array of indices. Chunks that hold
-many are read whole, kept as slabs, and their rows gathered by NumPy. All reads of a batch are
-under way before the first one is waited for.
+many are read whole, kept as slabs, and their rows gathered by NumPy, as far as slabs have room. All
+reads of a batch are under way before the first one is waited for.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -65,23 +66,21 @@ class Limits:
 
 @dataclass(slots=True)
 class _Piece:
-    """Rows that one read gives.
+    """Rows of a batch that one read gives.
 
     Attributes:
         leaf: Of which array.
         places: Their rows in the batch.
         rows: Their rows in what is read; None: all of it, in order.
+        read: The read, which is under way.
         slab: Which slab is read; None: the rows alone.
-        num_bytes: What is read.
-        read: The read, once it is under way.
     """
 
     leaf: int
     places: slice | Indices
     rows: Indices | None
-    slab: int | None
-    num_bytes: int
-    read: Read | None = None
+    read: Read
+    slab: int | None = None
 
 
 class Reader:
@@ -126,30 +125,21 @@ class Reader:
         """
         import tensorstore as ts
 
-        for pieces in self._waves(indices):
-            with ts.Batch() as batch:
-                for piece in pieces:
-                    piece.read = self._begin(piece, indices, batch)
-            for piece in pieces:
-                self._finish(piece, indices, out[piece.leaf])
+        self._slabs.tick()
+        with ts.Batch() as batch:
+            pieces = [
+                piece
+                for leaf in range(len(self._arrays))
+                for piece in self._begin(leaf, indices, batch)
+            ]
+        for piece in pieces:
+            self._finish(piece, indices, out[piece.leaf])
 
-    def _waves(self, indices: Indices) -> Iterator[list[_Piece]]:
-        """All pieces of a batch, as many at a time as fit the memory."""
-        pieces: list[_Piece] = []
-        num_bytes = 0
-        for leaf in range(len(self._arrays)):
-            for piece in self._pieces(leaf, indices):
-                if pieces and num_bytes + piece.num_bytes > self._limits.slab_bytes:
-                    yield pieces
-                    pieces, num_bytes = [], 0
-                pieces.append(piece)
-                num_bytes += piece.num_bytes
-        yield pieces
-
-    def _pieces(self, leaf: int, indices: Indices) -> Iterator[_Piece]:
-        array = self._arrays[leaf]
+    def _begin(self, leaf: int, indices: Indices, batch: ts.Batch) -> Iterator[_Piece]:
+        """Begins to read the rows of an array."""
+        array, view = self._arrays[leaf], self._views[leaf]
         if not self._limits.slabbed[leaf]:
-            yield _Piece(leaf, slice(None), None, None, 0)
+            yield _Piece(leaf, slice(None), None, view[_key(indices)].read(batch=batch))
             return
         slabs, rows = np.divmod(indices + array.phase, array.chunk_rows)
         rows[slabs == 0] -= array.phase  # the first slab is cut short
@@ -158,31 +148,28 @@ class Reader:
             order = np.argsort(slabs, kind="stable")
             slabs, rows = slabs[order], rows[order]
         starts = np.flatnonzero(np.diff(slabs, prepend=-1)).tolist()
+        others: list[Indices] = []
         for start, stop in zip(starts, [*starts[1:], len(slabs)], strict=True):
-            places = slice(start, stop) if order is None else order[start:stop]
             slab = int(slabs[start])
-            yield _Piece(leaf, places, rows[start:stop], slab, array.slab_bytes)
-
-    def _begin(self, piece: _Piece, indices: Indices, batch: ts.Batch) -> Read:
-        view = self._views[piece.leaf]
-        if piece.slab is None:
-            return view[_key(indices)].read(batch=batch)
-        array, number = self._arrays[piece.leaf], piece.slab
-        return self._slabs.get(
-            (piece.leaf, number),
-            piece.num_bytes,
-            lambda: view[array.slab(number)].read(batch=batch),
-        )
+            start_read = functools.partial(view[array.slab(slab)].read, batch=batch)
+            read = self._slabs.get((leaf, slab), array.slab_bytes, start_read)
+            places = slice(start, stop) if order is None else order[start:stop]
+            if read is not None:
+                yield _Piece(leaf, places, rows[start:stop], read, slab)
+            else:
+                others.append(np.arange(start, stop) if order is None else order[start:stop])
+        if others:
+            places = np.concatenate(others)
+            yield _Piece(leaf, places, None, view[_key(indices[places])].read(batch=batch))
 
     def _finish(self, piece: _Piece, indices: Indices, out: NDArray[Any]) -> None:
-        assert piece.read is not None
         try:
             rows = piece.read.result()
         except Exception as error:
             raise self._failed(piece, indices, error) from error
         if piece.rows is None:
             # TensorStore could read into `out` itself, but would go on doing so after an interrupt.
-            out[...] = rows
+            out[piece.places] = rows
         elif isinstance(piece.places, slice):
             rows.take(piece.rows, axis=0, out=out[piece.places], mode="clip")
         else:
@@ -191,17 +178,16 @@ class Reader:
     def _failed(self, piece: _Piece, indices: Indices, error: Exception) -> SourceError:
         """Finds out which records it is that cannot be read."""
         array = self._arrays[piece.leaf]
+        bad = indices[piece.places]
         if piece.slab is not None:
-            assert piece.read is not None
             self._slabs.drop((piece.leaf, piece.slab), piece.read)
-            bad = indices[piece.places]
         else:
             view = self._views[piece.leaf]
-            reads = [(index, view[index].read()) for index in np.unique(indices).tolist()]
+            reads = [(index, view[index].read()) for index in np.unique(bad).tolist()]
             found = [(index, again) for index, read in reads if (again := read.exception())]
-            bad = np.array([index for index, _ in found], np.int64)
-            error = found[0][1] if found else error
-        listed = np.unique(bad if len(bad) else indices).tolist()
+            if found:
+                bad, error = np.array([index for index, _ in found]), found[0][1]
+        listed = np.unique(bad).tolist()
         named = ", ".join(map(str, listed[:8])) + (" and others" if len(listed) > 8 else "")
         return array.failed(
             f"record{'s' if len(listed) > 1 else ''} {named} of {array.where} cannot be read: "
