@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[int, int]
 """Leaf, and number of the slab."""
 
-_LEAST_PATIENCE, _MOST_PATIENCE = 1, 1024
+_LEAST_PATIENCE, _MOST_PATIENCE = 2, 1024
 """Reads without a slab after which it may make room."""
 
 
