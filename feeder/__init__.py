@@ -11,8 +11,9 @@ The way of a batch, room by room::
 
 ``sources`` says where records live; ``loader`` checks the arguments (with ``arguments``,
 ``topology``, ``production``, ``sample``, and, for the order of records, ``ordering``, ``streaming``
-or ``calling``) and owns the workers; ``iterator`` moves batches through the rooms; ``errors`` is
-all that can go wrong. ``feeder.testing`` is for your own tests.
+or ``calling``) and owns the workers; ``stages`` is what it wires; ``iterator`` moves batches
+through the rooms; ``filtering`` asks a predicate with a loader; ``errors`` is all that can go
+wrong. ``feeder.testing`` is for your own tests, ``cli`` is the command line.
 """
 
 from feeder.errors import (
@@ -31,9 +32,10 @@ from feeder.errors import (
     WorkerStartError,
     WorkerTimeoutError,
 )
+from feeder.filtering import filtered
 from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
-from feeder.monitor import Stats
+from feeder.monitor import Stats, Timeline, progress
 from feeder.place.shardings import batch_sharding
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.samplers import InfiniteSampler, WeightedSampler
@@ -42,6 +44,11 @@ from feeder.produce.bad import BadRecord
 from feeder.produce.info import WorkerInfo, get_worker_info
 from feeder.produce.transforms import Filter, FlatMap, RandomMap
 from feeder.sources import FromCallable, Stream, stream_of
+from feeder.sources.concatenation import concat
+from feeder.sources.mixing import mix
+from feeder.sources.repeating import repeat
+from feeder.sources.subsetting import subset
+from feeder.sources.zipping import zip as zip  # noqa: A004 - not in __all__, for `import *`
 from feeder.spec import ArraySpec
 from feeder.version import VERSION
 
@@ -69,6 +76,7 @@ __all__ = [
     "Stats",
     "Stream",
     "StreamError",
+    "Timeline",
     "WeightedSampler",
     "WindowShuffle",
     "WorkerDiedError",
@@ -76,7 +84,13 @@ __all__ = [
     "WorkerStartError",
     "WorkerTimeoutError",
     "batch_sharding",
+    "concat",
+    "filtered",
     "get_worker_info",
+    "mix",
+    "progress",
+    "repeat",
     "stream_of",
+    "subset",
 ]
 __version__ = VERSION

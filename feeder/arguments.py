@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -38,6 +39,23 @@ def integer(name: str, value: object, minimum: int, remedy: str = "") -> int:
 def optional_integer(name: str, value: object, minimum: int) -> int | None:
     """Checks an integer argument that may be None, as `integer` does."""
     return None if value is None else integer(name, value, minimum)
+
+
+def optional_seconds(name: str, value: object) -> float | None:
+    """Checks a number of seconds that may be None.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is not above 0, or not finite.
+    """
+    if value is None:
+        return None
+    rule = f"`{name}` must be a number of seconds above 0, or None, got {value!r}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(rule)
+    if not 0 < value < math.inf:
+        raise ValueError(rule)
+    return float(value)
 
 
 def boolean(name: str, value: object) -> bool:

@@ -17,51 +17,22 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, NamedTuple, Self
 
+from feeder import arguments
 from feeder.errors import ClosedError, MemoryLimitError
-from feeder.feed import Fed, Feeds
-from feeder.monitor import BadRecords, Stats
-from feeder.place.replicas import ReplicaCheck
+from feeder.feed import Fed
+from feeder.monitor import BadRecords, Meter, Stats, Timeline, named
 from feeder.plan import state
 from feeder.plan.schedule import Cursor
 from feeder.produce.bad import BadRecord
 from feeder.produce.failures import Failure
-from feeder.produce.session import Producer
-
-if TYPE_CHECKING:
-    from feeder.place.placer import Placer
+from feeder.stages import Stages
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
-    """The stages of one loader, wired.
-
-    Attributes:
-        feeds: Makes what feeds an iterator with local batches.
-        identity: What a state must match.
-        producer: Builds them.
-        placer: Places them; None: they stay on the host.
-        batches_ahead: Batches placed ahead of the one delivered.
-        max_bad_records: Records that may be left out or replaced in a run; None: any number.
-        replicas: Makes what compares an iterator's batches with those of other processes; None:
-            nothing does.
-    """
-
-    feeds: Feeds
-    identity: state.Identity
-    producer: Producer
-    placer: Placer | None
-    batches_ahead: int
-    max_bad_records: int | None = None
-    replicas: Callable[[], ReplicaCheck] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
+class _Ready(NamedTuple):
     """A batch ready for the user, or what to raise in its place."""
 
     batch: Any
@@ -69,6 +40,7 @@ class _Ready:
     fed: Fed
     bad: Sequence[BadRecord] = ()
     fingerprint: dict[str, Any] | None = None
+    placed: tuple[int, int] = (0, 0)  # from when to when, by time.perf_counter_ns()
 
 
 class BatchIterator(Iterator[Any]):
@@ -86,11 +58,12 @@ class BatchIterator(Iterator[Any]):
         self._owner = owner  # the loader, and with it the workers, live as long as this
         self._closed = False
         self._pid = os.getpid()
-        self._began_ns: int | None = None
-        self._wait_ns = self._place_ns = self._delivered = 0
-        self._stage_ns = [0, 0, 0, 0]
+        self._slept_ns = 0  # for workers, in this next()
         self._replicas = None if stages.replicas is None else stages.replicas()
         stages.producer.start()
+        self._meter = Meter(stages.producer.workforce)
+        self._named = named()
+        self._builds_here = stages.producer.workforce().num_workers == 0
         self._bad = BadRecords(stages.max_bad_records)
         self._ready: deque[_Ready] = deque()
         self._feed = self._feeds.open(start, epoch)
@@ -117,9 +90,10 @@ class BatchIterator(Iterator[Any]):
             Exception: Whatever user code raised, caused by a `RecordError` that says where.
         """
         self._check_open()
-        began = time.perf_counter_ns()
-        if self._began_ns is None:
-            self._began_ns = began
+        entered = time.perf_counter_ns()
+        if entered >= self._meter.due:
+            self._meter.tick(entered)
+        self._slept_ns = 0
         try:
             while self._await_next():
                 ready = self._ready.popleft()
@@ -133,22 +107,30 @@ class BatchIterator(Iterator[Any]):
                     self._replicas.compare(self._feed.step, ready.fingerprint)
                 self._feed.alone = False
                 self._go_ahead()
+                self._meter.delivered(ready.fed, ready.bad, ready.placed, entered, self._slept_ns)
                 self._feed.commit(ready.fed)
                 if ready.bad:
                     self._bad.add(ready.bad)
-                self._delivered += 1
                 return ready.batch
         except BaseException as error:
+            self._meter.failed(entered)
             self._restart()
             if self._replicas is not None:
                 self._replicas.fail(error)
             raise
-        finally:
-            self._wait_ns += time.perf_counter_ns() - began
+        self._meter.failed(entered)
         if bad := self._feed.left_out():
             self._bad.check(bad)
             self._bad.add(bad)
         raise StopIteration
+
+    def __length_hint__(self) -> int:
+        """Batches left, where that is known; what `operator.length_hint` asks for."""
+        end = self._feeds.num_steps
+        if self._epoch is not None:
+            after = self._feeds.epoch(self._epoch + 1)
+            end = None if after is None else after.step
+        return NotImplemented if end is None else max(0, end - self._feed.step)
 
     def get_state(self) -> dict[str, Any]:
         """The place after the last batch delivered: a small JSON-able dict.
@@ -189,23 +171,35 @@ class BatchIterator(Iterator[Any]):
         ready.clear()
 
     def stats(self) -> Stats:
-        """What was measured since the first ``next()``."""
-        read, transform, collate, batch_transform = (spent / 1e9 for spent in self._stage_ns)
-        elapsed = 0 if self._began_ns is None else time.perf_counter_ns() - self._began_ns
-        return Stats(
-            batches=self._delivered,
-            elapsed_s=elapsed / 1e9,
-            wait_s=self._wait_ns / 1e9,
-            place_s=self._place_ns / 1e9,
-            read_s=read,
-            transform_s=transform,
-            collate_s=collate,
-            batch_transform_s=batch_transform,
-            restarts=self._stages.producer.num_restarts,
-            worker_pids=self._stages.producer.worker_pids,
+        """What was measured since the first ``next()``: totals, percentiles, the bottleneck."""
+        return self._meter.stats(
             num_bad_records=self._bad.count,
             bad_records=tuple(self._bad.last),
+            placed=self._stages.placer is not None,
         )
+
+    def timeline(self) -> Timeline:
+        """What the last 1 000 steps went through, when and where; to be drawn."""
+        return self._meter.timeline()
+
+    def log_every(self, seconds: float | None) -> Self:
+        """Logs a line at an interval: rate, wait share, bottleneck.
+
+        From within `next()`, at level INFO of the logger ``feeder``; Python shows it after
+        ``logging.basicConfig(level=logging.INFO)``.
+
+        Args:
+            seconds: Least time between two lines; None: no more lines.
+
+        Returns:
+            The iterator.
+
+        Raises:
+            TypeError: ``seconds`` is no number.
+            ValueError: It is not above 0.
+        """
+        self._meter.log_every(arguments.optional_seconds("seconds", seconds))
+        return self
 
     def close(self) -> None:
         """Gives up what was built ahead. Batches delivered stay valid. Idempotent."""
@@ -252,7 +246,7 @@ class BatchIterator(Iterator[Any]):
             if (fed := self._feed.next()) is not None:
                 self._place(fed)
             elif self._feed.submit():
-                self._feed.wait()
+                self._wait()
             elif self._feed.error is not None:
                 raise self._feed.error
             else:
@@ -267,22 +261,35 @@ class BatchIterator(Iterator[Any]):
         for _ in range(self._stages.batches_ahead - len(self._ready)):
             fed = feed.next()
             if fed is None:
-                feed.poll()
+                self._poll()
                 fed = feed.next()
                 if fed is None:
                     return
             self._place(fed)
         if len(feed) > under_way:
-            feed.poll()
+            self._poll()
+
+    def _wait(self) -> None:
+        """Waits for what has been asked for; without workers, builds it."""
+        if self._builds_here:
+            self._named("feeder: build", self._feed.step, self._feed.wait)
+            return
+        began = time.perf_counter_ns()
+        self._named("feeder: wait", self._feed.step, self._feed.wait)
+        self._slept_ns += time.perf_counter_ns() - began
+
+    def _poll(self) -> None:
+        """Moves things on; without workers, may build a batch ahead."""
+        if self._builds_here:
+            self._named("feeder: build", self._feed.step + 1, self._feed.poll)
+        else:
+            self._feed.poll()
 
     def _place(self, fed: Fed) -> None:
         outcome = fed.outcome
         if isinstance(outcome, Failure):
             self._ready.append(_Ready(None, outcome.to_raise(fed.chunk), fed))
             return
-        for stage, spent in enumerate(outcome.times):
-            self._stage_ns[stage] += spent
-        self._stage_ns[0] += fed.read_ns
         began = time.perf_counter_ns()
         fingerprint = None
         try:
@@ -290,10 +297,11 @@ class BatchIterator(Iterator[Any]):
             if self._replicas is not None:
                 fingerprint = self._replicas.fingerprint(batch, fed.num_rows)
             if self._stages.placer is not None:
-                batch = self._stages.placer.place(batch, fed.num_rows)
+                place = self._stages.placer.place
+                batch = self._named("feeder: place", fed.chunk.step, place, batch, fed.num_rows)
         except Exception as error:  # raised when its turn comes, not before
             self._ready.append(_Ready(None, error, fed))
             return
-        self._place_ns += time.perf_counter_ns() - began
+        placed = began, time.perf_counter_ns()
         bad = [*fed.bad, *outcome.bad] if fed.bad else outcome.bad
-        self._ready.append(_Ready(batch, None, fed, bad, fingerprint))
+        self._ready.append(_Ready(batch, None, fed, bad, fingerprint, placed))

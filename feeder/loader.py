@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from feeder import arguments, topology
 from feeder.calling import Calling
 from feeder.errors import ClosedError
-from feeder.iterator import BatchIterator, Stages
+from feeder.iterator import BatchIterator
 from feeder.ordering import Ordering
 from feeder.place.ends import Job
 from feeder.place.replicas import ReplicaCheck
@@ -26,6 +26,7 @@ from feeder.produce.transforms import Filter, FlatMap, RandomMap
 from feeder.production import Production, WorkerType
 from feeder.sample import Sample
 from feeder.sources import FromCallable, RandomAccess, Stream
+from feeder.stages import Stages
 from feeder.streaming import Streaming
 from feeder.version import VERSION
 
@@ -161,6 +162,8 @@ class DataLoader:
         pin_memory: bool = True,
         debug_checks: bool = False,
     ) -> None:
+        self._asked = dict(locals())
+        del self._asked["self"]
         with topology.agreement(sharding, process_index) as agreement:
             recipe = Recipe.of(
                 source=source,
@@ -253,6 +256,27 @@ class DataLoader:
                 raise
             # Also called when the loader and its iterators are gone, and at the interpreter's end.
             self._close = weakref.finalize(self, producer.close)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the constructor was given, defaults included, by name."""
+        return self._asked.copy()
+
+    def replace(self, **changes: Any) -> Self:
+        """A new loader of the same arguments, but for ``changes``; this one stays as it is.
+
+        Both read the same ``source`` and ``sampler`` objects. `copy.replace` (Python 3.13) does it.
+
+        Args:
+            **changes: Arguments of the constructor, by name.
+
+        Raises:
+            TypeError: There is no such argument, or it has the wrong type.
+            ValueError: An argument has a value that cannot work.
+        """
+        return type(self)(**(self._asked | changes))
+
+    __replace__ = replace
 
     @property
     def steps_per_epoch(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import select
 import sys
@@ -84,7 +83,7 @@ class Production:
             prefetch_batches=arguments.optional_integer("prefetch_batches", prefetch_batches, 1),
             limits=Limits(
                 max_bytes=max_bytes,
-                timeout_s=_seconds("timeout_s", timeout_s),
+                timeout_s=arguments.optional_seconds("timeout_s", timeout_s),
                 max_restarts=arguments.optional_integer("max_restarts", max_restarts, 0),
                 chunks_per_batch=arguments.integer("chunks_per_batch", chunks_per_batch, 1),
             ),
@@ -149,14 +148,3 @@ def _has_processes() -> bool:
         stacklevel=5,
     )
     return False
-
-
-def _seconds(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    rule = f"`{name}` must be a number of seconds above 0, or None, got {value!r}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(rule)
-    if not 0 < value < math.inf:
-        raise ValueError(rule)
-    return float(value)

@@ -68,9 +68,9 @@ def assert_same_batches(a: Iterable[Any], b: Iterable[Any], steps: int | None = 
         if left is nothing or right is nothing:
             shorter = "a" if left is nothing else "b"
             raise AssertionError(f"step {step}: {shorter} has ended, the other has not")
-        difference = _difference(left, right)
-        if difference:
-            raise AssertionError(f"step {step}: {difference}")
+        found = difference(left, right)
+        if found:
+            raise AssertionError(f"step {step}: {found}")
 
 
 def assert_reproducible(
@@ -115,7 +115,7 @@ def assert_reproducible(
     for count in process_counts:
         parts = [run(first, index, count) for index in range(count)]
         with _explained(f"the batches of {count} processes differ from those of one"):
-            assert_same_batches(expected, [_joined(split) for split in zip(*parts, strict=True)])
+            assert_same_batches(expected, [joined(split) for split in zip(*parts, strict=True)])
 
 
 def _interrupted(
@@ -208,7 +208,7 @@ def _update(hashed: Any, part: bytes) -> None:
     hashed.update(part)
 
 
-def _difference(left: Any, right: Any) -> str:
+def difference(left: Any, right: Any) -> str:
     """The first leaf and row in which two batches differ; empty where they do not."""
     ours, theirs = list(_leaves(left, "batch")), list(_leaves(right, "batch"))
     for (path, a), (other, b) in zip(ours, theirs, strict=False):
@@ -241,13 +241,22 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def joined(parts: Sequence[Any]) -> Any:
     """The global batch of the local ones, in process order."""
     first = parts[0]
     if isinstance(first, Mapping):
-        return type(first)({key: _joined([part[key] for part in parts]) for key in first})  # type: ignore[call-arg]
+        return type(first)({key: joined([part[key] for part in parts]) for key in first})  # type: ignore[call-arg]
     if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*map(_joined, zip(*parts, strict=True)))
+        return type(first)(*map(joined, zip(*parts, strict=True)))
     if isinstance(first, list | tuple):
-        return type(first)(map(_joined, zip(*parts, strict=True)))
-    return np.concatenate([np.asarray(part) for part in parts])
+        return type(first)(map(joined, zip(*parts, strict=True)))
+    arrays = [np.asarray(part) for part in parts]
+    if arrays[0].ndim == 0:  # no rows: one value for the whole batch
+        for process, array in enumerate(arrays):
+            if _exact("leaf", array) != _exact("leaf", arrays[0]):
+                raise AssertionError(
+                    f"a leaf without rows is {_brief(first)} in process 0, "
+                    f"{_brief(parts[process])} in process {process}"
+                )
+        return first
+    return np.concatenate(arrays)

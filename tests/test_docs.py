@@ -33,6 +33,16 @@ def test_the_blocks_of_the_page_on_hosts_run(kind, num_processes):
             assert "`first records`: {" in out
 
 
+def test_the_blocks_of_the_page_on_monitoring_run():
+    text = (ROOT / "docs" / "monitoring.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 5
+    (code, out, errors) = run("\n".join(blocks), 1)[0]
+    assert code == 0, errors
+    assert "The workers cannot keep up" in out
+    assert out.endswith(".pb\n")
+
+
 def test_the_blocks_of_the_page_on_streams_run():
     text = (ROOT / "docs" / "streams.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -40,3 +50,23 @@ def test_the_blocks_of_the_page_on_streams_run():
     (code, out, errors) = run("\n".join(blocks), 1)[0]
     assert code == 0, errors
     assert out.endswith("(64, 4)\n")
+
+
+def test_the_blocks_of_the_page_on_composition_run(tmp_path):
+    text = (ROOT / "docs" / "composition.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 6
+    (code, out, errors) = run(
+        "\n".join(["import os, sys; os.chdir(sys.argv[4])", *blocks]), 1, str(tmp_path)
+    )[0]
+    assert code == 0, errors
+    assert out.endswith("72 of 96 rows\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["short.npz"]
+
+
+def test_the_blocks_of_the_page_on_sources_run(tmp_path):
+    text = (ROOT / "docs" / "sources.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 2
+    (code, _, errors) = run(f"import os\nos.chdir({str(tmp_path)!r})\n" + "\n".join(blocks), 1)[0]
+    assert code == 0, errors

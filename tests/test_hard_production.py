@@ -14,7 +14,9 @@ import feeder
 from feeder.feed.planned import PlannedFeeds
 from feeder.iterator import BatchIterator
 from feeder.plan.schedule import START
+from feeder.produce.clock import HERE, StageTimes
 from feeder.produce.failures import Failure
+from feeder.produce.workforce import Workforce
 from tests.support import digest, rows
 from tests.test_hard_cases import in_a_fork
 
@@ -246,8 +248,7 @@ class Crowded:
     """A producer that has no room for step 2 while anything else is under way."""
 
     window = 4
-    num_restarts = 0
-    worker_pids = ()
+    workforce = Workforce
 
     def __init__(self):
         self.submitted = []
@@ -282,8 +283,9 @@ class Crowded:
 
 
 class Outcome:
-    times = (0, 0, 0, 0)
-    bad = ()
+    times = StageTimes(0, 0, 0, 0, 0, 0, HERE)
+    parts = bad = ()
+    num_bytes = 0
 
     def __init__(self, chunk):
         self.tree = lambda: chunk.indices

@@ -100,7 +100,7 @@ class CalledFeeds:
 class _Given:
     chunk: Chunk
     after: Cursor
-    read_ns: int
+    called: tuple[int, int]
 
 
 class CalledFeed:
@@ -165,7 +165,7 @@ class CalledFeed:
         self._num_out += 1
         assert not isinstance(outcome, Ended | Passed)  # there is no stream
         rows = self._feeds.batch_size
-        return Fed(given.chunk, rows, outcome, given.after, read_ns=given.read_ns)
+        return Fed(given.chunk, rows, outcome, given.after, called=given.called)
 
     def poll(self) -> None:
         """Moves things on, without waiting."""
@@ -239,8 +239,8 @@ class CalledFeed:
             self._over = True
             return False
         position = min(before.position + feeds.batch_size, MAX_POSITIONS)
-        took = time.perf_counter_ns() - began
-        self._given.append(_Given(chunk, Cursor(chunk.step + 1, position, draws), took))
+        called = (began, time.perf_counter_ns())
+        self._given.append(_Given(chunk, Cursor(chunk.step + 1, position, draws), called))
         return True
 
     def _state(self) -> dict[str, Any] | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from feeder.plan.batches import Chunk
 from feeder.plan.schedule import Cursor
@@ -14,8 +13,7 @@ from feeder.produce.failures import Failure
 from feeder.produce.session import LocalBatch
 
 
-@dataclass(frozen=True, slots=True)
-class Fed:
+class Fed(NamedTuple):
     """What has become of a batch.
 
     Attributes:
@@ -24,7 +22,8 @@ class Fed:
         outcome: The batch, or why there is none.
         after: What `Feed.commit` needs to know of it.
         bad: Records left out at the ends of shards before it.
-        read_ns: Nanoseconds that reading it took in this process, beside what the outcome says.
+        called: When a callable was asked for its records in this process, and when it had given
+            them: nanoseconds of `time.perf_counter_ns`; None: there is no callable.
     """
 
     chunk: Chunk
@@ -32,7 +31,7 @@ class Fed:
     outcome: LocalBatch | Failure
     after: Any
     bad: Sequence[BadRecord] = ()
-    read_ns: int = 0
+    called: tuple[int, int] | None = None
 
 
 class Feed(Protocol):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from feeder.place.ends import Job
 from feeder.plan.batches import Chunk, LocalRows, Reads
 from feeder.plan.order import Indices
+from feeder.plan.patterns import Pattern
 from feeder.plan.stream import StreamPlan, StreamPlanner
+
+_PATTERNS_KEPT = 256
+"""Patterns whose local part is remembered."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +31,7 @@ class Reading:
     planner: StreamPlanner
     local_rows: LocalRows
     job: Job | None
+    _patterns: dict[tuple[Pattern, int, bool], Pattern] = field(default_factory=dict)
 
     def chunk(
         self,
@@ -47,14 +52,27 @@ class Reading:
             snapshot: As of `Reads`.
             wanted: Whether its rows are; else it is read for what comes after it.
         """
-        num_real = len(plan.positions)
-        local = self.local_rows(plan.num_rows)
-        rows = np.full(plan.num_rows, -1)
+        local = self._patterns.get((plan.pattern, plan.num_rows, wanted))
+        if local is None:
+            if len(self._patterns) >= _PATTERNS_KEPT:
+                self._patterns.clear()
+            local = self._local(plan.pattern, plan.num_rows, wanted)
+            self._patterns[plan.pattern, plan.num_rows, wanted] = local
+        reads = Reads(
+            run, live, settled, snapshot, local, plan.cycle, plan.first_lane, plan.position
+        )
+        return reads.chunk(plan.step)
+
+    def _local(self, pattern: Pattern, num_rows: int, wanted: bool) -> Pattern:
+        """What this process reads of a global batch."""
+        num_real = len(pattern)
+        local = self.local_rows(num_rows)
+        rows = np.full(num_rows, -1)
         if wanted:
             rows[local] = np.arange(len(local))
         entries = np.arange(num_real)
         if self.job is not None:
-            told = self._leaders[plan.lanes % self.planner.num_lanes] == self.job.service.own
+            told = self._leaders[pattern.lanes % self.planner.num_lanes] == self.job.service.own
             entries = np.flatnonzero(told | (rows[:num_real] >= 0))
         padding = num_real + np.flatnonzero(rows[num_real:] >= 0)
         mask = None
@@ -63,8 +81,15 @@ class Reading:
         read = rows[np.concatenate([entries, padding])]
         if len(padding):  # it repeats the last real row
             entries = np.concatenate([entries, np.full(len(padding), num_real - 1)])
-        reads = Reads(run, live, settled, snapshot, plan.lanes[entries], read, len(local))
-        return Chunk(plan.step, plan.positions[entries], plan.offsets[entries], mask, reads=reads)
+        return Pattern(
+            entries,
+            pattern.lanes[entries],
+            pattern.offsets[entries],
+            pattern.per_cycle[entries],
+            read,
+            len(local),
+            mask,
+        )
 
     def leads(self, lanes: list[int]) -> list[int]:
         """Those lanes, of some, that this process tells the others of."""

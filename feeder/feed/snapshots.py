@@ -17,7 +17,7 @@ from feeder.errors import StateError
 from feeder.plan.schedule import MAX_POSITIONS
 from feeder.produce.built import Report
 from feeder.produce.lane import Snapshot
-from feeder.produce.streams import unpickled
+from feeder.produce.stream_run import unpickled
 
 _MOST_PACKED = 32
 """Reports kept packed; most of them are overtaken by later ones, and never unpacked."""

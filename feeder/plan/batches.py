@@ -8,7 +8,7 @@ Guarantees:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from feeder.errors import StateError
 from feeder.plan.order import Indices, Order
+from feeder.plan.patterns import Pattern
 from feeder.plan.schedule import MAX_POSITIONS, Cursor, Schedule, Span
 from feeder.plan.spares import Spares
 from feeder.plan.state import Saved
@@ -34,30 +35,49 @@ _BATCHES_AHEAD = 256
 """Batches planned at once, at most: where each is small, their Python costs more than the rows."""
 
 
+Name: TypeAlias = tuple[int, int, int]
+"""How a record of a stream is called: its key, its shard, and its number in the shard."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reads:
-    """How the records of a chunk are read from a stream: one entry for each, in order.
+    """How the records of a chunk are read from a stream.
 
     Attributes:
         run: Number of the run that reads, which has lanes of its own.
         live: Numbers of all runs that still read; the lanes of others can be closed.
         settled: Step before which nothing will be asked for again.
         snapshot: Whether to say where the lanes can be opened after these records.
-        lanes: Lane of each record, numbered over all epochs, shape (entries,), int64.
-        rows: Row of the local batch that it is for; -1: it is read, and belongs to another
-            process. Shape (entries,), int64.
-        num_rows: Rows of the local batch.
-        shards: Shard of each record, where it was read; None: not yet.
+        pattern: Which records, one entry for each, in order.
+        cycle: The cycle of the pattern that the chunk is in.
+        first_lane: The lane that the pattern counts from.
+        position: Position of the batch's first row.
+        names: What the records are called, where they were read; None: not yet.
     """
 
     run: int
     live: tuple[int, ...]
     settled: int
     snapshot: bool
-    lanes: Indices
-    rows: Indices
-    num_rows: int
-    shards: Indices | None = None
+    pattern: Pattern
+    cycle: int
+    first_lane: int
+    position: int
+    names: Callable[[], Sequence[Name]] | None = None
+
+    def chunk(self, step: int, part_of: int | None = None) -> Chunk:
+        """The chunk of a step that these records make up, or their part of it."""
+        pattern = self.pattern
+        return Chunk(
+            step,
+            pattern.entries + self.position,
+            pattern.at(self.cycle),
+            pattern.mask,
+            None,
+            0 if part_of is None else pattern.first_row,
+            part_of,
+            self,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +89,7 @@ class Chunk:
         positions: Position of each row, shape (rows,), int64. A padding row has the position
             of the batch's last real row, and holds that record again.
         indices: Index in the source of each row, shape (rows,), int64. With a stream, the number
-            of the record in its lane; once it is read, in its shard.
+            of the record in its lane.
         mask: True for real rows, shape (rows,); None unless ``last_batch="pad"``.
         spares: Indices of records that may replace each row's, where it is bad, in the order in
             which they are tried, shape (rows, spares); None unless bad records are replaced.
@@ -98,8 +118,16 @@ class Chunk:
     def batch_rows(self) -> int:
         """Rows of the local batch."""
         if self.reads is not None:
-            return self.reads.num_rows
+            return self.reads.pattern.num_rows
         return len(self.indices) if self.part_of is None else self.part_of
+
+    @property
+    def num_real(self) -> int:
+        """Rows of the whole local batch, of which this is the chunk, that are no padding."""
+        if self.mask is None:
+            return self.batch_rows
+        real = self.mask if self.reads is None else self.mask & (self.reads.pattern.rows >= 0)
+        return int(np.count_nonzero(real))
 
     def rows(self, first: int, stop: int) -> Chunk:
         """A chunk of some of the rows of a whole local batch."""
@@ -113,24 +141,15 @@ class Chunk:
             None if stop - first == self.batch_rows else self.batch_rows,
         )
 
-    def entries(self, chosen: NDArray[Any]) -> Chunk:
-        """The chunk of some of the records that are read from a stream; others read the rest.
+    def name(self, row: int) -> tuple[int, int | None]:
+        """Index of a row's record in the source; of a stream, number in its shard, and the shard.
 
-        Args:
-            chosen: Which, as an index of NumPy's.
+        Where a stream was not read yet, the number is that in the lane, and the shard None.
         """
-        assert self.reads is not None
-        rows = self.reads.rows[chosen]
-        kept = rows[rows >= 0]
-        return replace(
-            self,
-            positions=self.positions[chosen],
-            indices=self.indices[chosen],
-            mask=None if self.mask is None else self.mask[chosen],
-            first_row=int(kept[0]) if len(kept) else self.batch_rows,
-            part_of=self.batch_rows,
-            reads=replace(self.reads, lanes=self.reads.lanes[chosen], rows=rows),
-        )
+        if self.reads is None or self.reads.names is None:
+            return int(self.indices[row]), None
+        _, shard, number = self.reads.names()[row]
+        return number, shard
 
     def split(self, num_chunks: int) -> list[Chunk]:
         """Chunks of about the same number of rows, which hold all rows of a local batch."""

@@ -14,11 +14,15 @@ Guarantees:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from feeder.plan.order import Indices
+from feeder.plan.patterns import Pattern, of_rows
+
+_PATTERNS_KEPT = 256
+"""Patterns of a phase that are remembered; a batch size that divides no cycle has many."""
 
 
 def cycle_of(num_lanes: int, block_length: int | None, batch_size: int) -> Indices:
@@ -49,6 +53,7 @@ class Phase:
     _before: Indices  # (rows,): rows of the same lane in the cycle before this one
     _per_cycle: Indices  # (lanes,): rows of each lane in a cycle
     _base: Indices  # (lanes,): what makes counts of rows offsets of records
+    _patterns: dict[tuple[int, int], Pattern] = field(default_factory=dict)  # by row in a cycle
 
     @classmethod
     def of(cls, cycle: Indices, row: int, taken: Mapping[int, int]) -> Phase:
@@ -80,25 +85,44 @@ class Phase:
         """The lanes that are not dry."""
         return np.flatnonzero(self._per_cycle).tolist()
 
-    def find(self, rows: Indices) -> tuple[Indices, Indices]:
-        """Lane of each row, and the number of its record in that lane."""
+    def pattern(self, row: int, count: int) -> tuple[Pattern, int]:
+        """What some rows take, and the number of the cycle that they begin in."""
+        cycle, within = divmod(row, len(self.cycle))
+        found = self._patterns.get((within, count))
+        if found is None:
+            if len(self._patterns) == _PATTERNS_KEPT:
+                self._patterns.clear()
+            found = of_rows(*self._find(np.arange(within, within + count)))
+            self._patterns[within, count] = found
+        return found, cycle
+
+    def _find(self, rows: Indices) -> tuple[Indices, Indices, Indices]:
+        """Lane of each row, its record's number in that lane, and what a cycle adds to it."""
         cycles, within = np.divmod(rows, len(self.cycle))
         lanes = self._servers[within]
-        offsets: Indices = cycles * self._per_cycle[lanes]
-        offsets += self._base[lanes]
-        offsets += self._before[within]
-        return lanes, offsets
+        per_cycle = self._per_cycle[lanes]
+        return lanes, cycles * per_cycle + self._base[lanes] + self._before[within], per_cycle
 
     def taken(self, row: int) -> dict[int, int]:
         """Records that each lane alive has given before a row."""
         counts = self._counts(row) + self._base
         return {lane: int(counts[lane]) for lane in self.alive}
 
-    def row_of(self, lane: int, offset: int) -> int:
-        """The row that takes a record of a lane alive."""
-        cycle, number = divmod(offset - int(self._base[lane]), int(self._per_cycle[lane]))
-        within = int(np.flatnonzero(self._servers == lane)[number])
-        return cycle * len(self.cycle) + within
+    def first_end(self, totals: Mapping[int, int]) -> tuple[int, int] | None:
+        """The first row that its lane cannot fill, and that lane.
+
+        Args:
+            totals: Records that lanes give in all. None: all of these are dry.
+        """
+        first: tuple[int, int] | None = None
+        for lane, records in totals.items():
+            if per_cycle := int(self._per_cycle[lane]):
+                cycle, number = divmod(records - int(self._base[lane]), per_cycle)
+                within = int(np.flatnonzero(self._servers == lane)[number])
+                row = cycle * len(self.cycle) + within
+                if first is None or row < first[0]:
+                    first = row, lane
+        return first
 
     def without(self, lane: int, row: int) -> Phase | None:
         """The phase that begins at a row that a lane could not fill; None: it was the last."""

@@ -17,10 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from feeder.errors import StateError, StreamError
 from feeder.plan.order import Indices
+from feeder.plan.patterns import Pattern, joined
 from feeder.plan.rotation import Phase, cycle_of
 from feeder.plan.schedule import MAX_POSITIONS, START, Cursor, LastBatch, Schedule
 
@@ -60,25 +59,38 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamPlan:
-    """A global batch: one entry for each real row, in order.
+    """A global batch.
 
     Attributes:
         step: Its step.
         epoch: Epoch of its last real row.
-        positions: Position of each row.
-        lanes: Lane that gives it, numbered over all epochs: ``epoch * num_lanes + lane``.
-        offsets: Number of the record in its lane.
+        position: Position of its first row.
+        pattern: Its real rows, in order.
+        cycle: The cycle of the pattern that it is in.
+        first_lane: The lane that the pattern counts from: lanes are numbered over all epochs,
+            ``epoch * num_lanes + lane``.
         num_rows: Rows of the batch, with padding.
         after: Where the next batch begins.
     """
 
     step: int
     epoch: int
-    positions: Indices
-    lanes: Indices
-    offsets: Indices
+    position: int
+    pattern: Pattern
+    cycle: int
+    first_lane: int
     num_rows: int
     after: Place
+
+    @property
+    def lanes(self) -> Indices:
+        """Lane that gives each row."""
+        return self.pattern.lanes + self.first_lane
+
+    @property
+    def offsets(self) -> Indices:
+        """Number of each row's record in its lane."""
+        return self.pattern.at(self.cycle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +167,7 @@ class StreamPlanner:
                 not hold as many records as it says.
         """
         begin = place
-        parts: list[tuple[Indices, Indices]] = []
+        parts: list[tuple[Pattern, int, int]] = []  # with cycle and epoch
         filled = 0
         last_real = place.epoch
         while filled < self.batch_size:
@@ -163,8 +175,7 @@ class StreamPlanner:
                 return None
             stop, dry = self._next_end(place, place.row + self.batch_size - filled, totals)
             if stop > place.row:
-                lanes, offsets = place.phase.find(np.arange(place.row, stop))
-                parts.append((lanes + place.epoch * self.num_lanes, offsets))
+                parts.append((*place.phase.pattern(place.row, stop - place.row), place.epoch))
                 last_real = place.epoch
                 filled += stop - place.row
                 place = replace(place, row=stop)
@@ -192,14 +203,20 @@ class StreamPlanner:
     def _made(
         self,
         begin: Place,
-        epoch: int,
-        parts: list[tuple[Indices, Indices]],
+        last_real: int,
+        parts: list[tuple[Pattern, int, int]],
         num_rows: int,
         after: Place,
     ) -> StreamPlan:
-        lanes, offsets = (np.concatenate(column) for column in zip(*parts, strict=True))
-        positions = np.arange(begin.position, begin.position + len(lanes))
-        return StreamPlan(begin.step, epoch, positions, lanes, offsets, num_rows, after)
+        pattern, cycle, epoch = parts[0]
+        if len(parts) > 1:
+            lanes = self.num_lanes
+            moved = [(one, at, (later - epoch) * lanes) for one, at, later in parts]
+            pattern, cycle = joined(moved), 0
+        first = epoch * self.num_lanes
+        return StreamPlan(
+            begin.step, last_real, begin.position, pattern, cycle, first, num_rows, after
+        )
 
     def _is_over(self, epoch: int, last_epoch: int | None) -> bool:
         if last_epoch is not None and epoch > last_epoch:
@@ -210,15 +227,14 @@ class StreamPlanner:
         self, place: Place, stop: int, totals: Mapping[int, Total]
     ) -> tuple[int, int | None]:
         """The first row before ``stop`` that its lane cannot fill, and that lane."""
-        dry = None
-        if totals:
-            for lane in place.phase.alive:
-                total = totals.get(place.epoch * self.num_lanes + lane)
-                if total is not None:
-                    row = place.phase.row_of(lane, total.records)
-                    if row < stop:
-                        stop, dry = row, lane
-        return stop, dry
+        first = place.epoch * self.num_lanes
+        known = {
+            lane - first: total.records
+            for lane, total in totals.items()
+            if first <= lane < first + self.num_lanes
+        }
+        found = place.phase.first_end(known) if known else None
+        return (stop, None) if found is None or found[0] >= stop else found
 
     def _check_epoch(self, place: Place, filled: int, totals: Mapping[int, Total]) -> None:
         """Looks at an epoch whose lanes are all dry."""

@@ -17,6 +17,7 @@ from feeder.produce import here
 from feeder.produce.cpus import available_cpus
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import Locate, Producer, Session
+from feeder.produce.workforce import Workforce
 
 HANDOVER_S = 0.0003
 """What a batch from a worker costs this process and the worker, about, with waking up."""
@@ -53,15 +54,9 @@ class Auto:
         """Batches that one session should have under way."""
         return self._choose().window
 
-    @property
-    def num_restarts(self) -> int:
-        """Workers that died and were replaced."""
-        return 0 if self._chosen is None else self._chosen.num_restarts
-
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """Process ids of the workers that live now."""
-        return () if self._chosen is None else self._chosen.worker_pids
+    def workforce(self) -> Workforce:
+        """Who builds batches now; nobody before the choice."""
+        return Workforce() if self._chosen is None else self._chosen.workforce()
 
     def start(self) -> None:
         """Chooses, and starts the workers."""

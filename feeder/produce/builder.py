@@ -21,18 +21,18 @@ from feeder.plan.batches import Chunk
 from feeder.produce.ambient import Ambient, Scope
 from feeder.produce.bad import BadRecord
 from feeder.produce.built import Built, Ended, Passed
-from feeder.produce.clock import Clock
+from feeder.produce.clock import HERE, Clock
 from feeder.produce.columns import Columns, as_array
-from feeder.produce.failures import Failure
+from feeder.produce.failures import Failure, tell_origin
+from feeder.produce.info import get_worker_info
 from feeder.produce.layout import Buffer, Layout, LeafSpec
 from feeder.produce.recipe import Recipe
 from feeder.produce.records import Records
-from feeder.produce.session import Locate, from_the_beginning
+from feeder.produce.session import GivenUpError, Locate, from_the_beginning
 from feeder.produce.stream_records import StreamRecords
-from feeder.produce.streams import Streams, resolved
+from feeder.produce.streams import Streams
 from feeder.sources import RandomAccess, Stream
-from feeder.sources.protocol import InPlace
-from feeder.spec import ArraySpec
+from feeder.sources.arrays import Gathers, gathers
 
 _LAYOUTS_KEPT = 64
 """Layouts remembered; a `collate` that pads to the longest record makes many."""
@@ -44,10 +44,6 @@ class Reserve(Protocol):
     def __call__(self, num_bytes: int, /) -> tuple[Buffer, int]:
         """Returns a buffer, and the offset from which ``num_bytes`` of it are free."""
         ...
-
-
-class GivenUpError(BaseException):
-    """There is no slot for this batch, or nobody wants it; no error of user code."""
 
 
 class NotInPiecesError(Exception):
@@ -67,19 +63,19 @@ class Builder:
     def __init__(
         self, recipe: Recipe, ambient: bool = True, streams: Streams | None = None
     ) -> None:
+        info = get_worker_info()
+        self._worker = HERE if info is None else info.worker_id
         self._collate = recipe.collate
         self._batch_transforms = recipe.batch_transforms
         self._skips = recipe.on_bad_record == "skip"
         self._ambient = Ambient(recipe.seed) if ambient else None
-        source = recipe.source
+        self._source = source = recipe.source
         self._raises = recipe.on_bad_record == "raise"
-        self._direct: tuple[InPlace, optree.PyTreeSpec, list[ArraySpec]] | None = None
+        self._arrays: Gathers | None = None
         self._ready = self._reads_at_once = False
         self._streams: Streams | None = None
         self._layouts: dict[tuple[Any, ...], Layout] = {}
-        self._gathered: dict[
-            int, Layout
-        ] = {}  # by rows: what a batch looks like that is read in place
+        self._gathered: dict[int, Layout] = {}  # by rows: what an array source's batch looks like
         if isinstance(source, Stream):
             self._streams = streams or Streams(recipe)
             self._of_stream = StreamRecords(recipe, self._ambient)
@@ -94,16 +90,14 @@ class Builder:
             self._ambient,
         )
         plain = not (recipe.transforms or recipe.collate or recipe.batch_transforms)
-        if plain and isinstance(source, InPlace) and source.record_spec is not None:
-            specs, treespec = optree.tree_flatten(source.record_spec)
-            self._direct = source, treespec, specs
+        self._arrays = gathers(source) if plain else None
         self._ready = hasattr(source, "read") and not recipe.transforms and not recipe.collate
         self._reads_at_once = hasattr(source, "read") or hasattr(source, "__getitems__")
 
     @property
     def keys_generators(self) -> bool:
         """Whether building a batch touches the global generators."""
-        return self._direct is None and self._ambient is not None
+        return self._arrays is None and self._ambient is not None
 
     def build(
         self, chunk: Chunk, reserve: Reserve, locate: Locate = from_the_beginning
@@ -116,7 +110,7 @@ class Builder:
                 the batch is built again, and the memory found before is needed no longer.
             locate: Says where lanes of a stream are to be opened; it may raise.
         """
-        if self._direct is not None or self._ambient is None:
+        if self._arrays is not None or self._ambient is None:
             return self._attempt(chunk, reserve, locate)
         self._ambient.begin()
         try:
@@ -154,12 +148,12 @@ class Builder:
         try:
             if chunk.reads is not None:
                 return self._read_stream(chunk, reserve, locate, clock)
-            if self._direct is not None:
+            if self._arrays is not None:
                 try:
-                    return self._gather(*self._direct, chunk, reserve, clock)
+                    return self._gather(self._arrays, chunk, reserve, clock)
                 except Exception:
                     if self._raises:
-                        raise
+                        raise  # else each bad record is found out by itself
             if chunk.is_part and self._reads_at_once and self._ambient and self._ambient.keyed:
                 raise NotInPiecesError  # what is drawn while reading depends on the rows read
             if self._collate is not None or self._batch_transforms:
@@ -176,6 +170,7 @@ class Builder:
         except (KeyboardInterrupt, GivenUpError):
             raise
         except BaseException as error:  # user code's: CancelledError, SystemExit and their like
+            tell_origin(error, self._source, chunk, clock.row)
             return Failure.of(error, clock.stage, clock.row, clock.place)
 
     def _read_stream(
@@ -188,11 +183,10 @@ class Builder:
         found = run.read(chunk, locate, clock, bad)
         if isinstance(found, Ended):
             return found
-        items, report = found
-        chunk, items = resolved(chunk, items)
-        if not items:
+        chunk, records, report = found
+        if not records:
             return Passed((report,))
-        rows = self._of_stream.rows(chunk, items, clock)
+        rows = self._of_stream.rows(chunk, records, clock)
         join = self._join if self._collate or self._batch_transforms else self._fill
         try:
             built = join(rows, chunk, reserve, clock, bad)
@@ -200,27 +194,19 @@ class Builder:
             run.take_back(report)
             raise
         assert chunk.reads is not None
-        of = (chunk.reads.rows,) if chunk.is_part else ()
+        of = (chunk.reads.pattern.rows,) if chunk.is_part else ()
         return built._replace(reports=(report,), rows=of)
 
-    def _gather(
-        self,
-        source: InPlace,
-        treespec: optree.PyTreeSpec,
-        specs: list[ArraySpec],
-        chunk: Chunk,
-        reserve: Reserve,
-        clock: Clock,
-    ) -> Built:
-        """Rows that the source itself writes into the slot."""
+    def _gather(self, source: Gathers, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
+        """Rows that the source itself puts into the slot."""
         rows = chunk.batch_rows
         layout = self._gathered.get(rows)
         if layout is None:
-            leaves = tuple(LeafSpec((rows, *spec.shape), spec.dtype) for spec in specs)
-            layout = self._layout(treespec, leaves, chunk)
+            specs = [LeafSpec((rows, *shape), dtype) for shape, dtype in source.row_specs]
+            layout = self._layout(source.treespec, tuple(specs), chunk)
             self._gathered[rows] = layout
         arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
-        source.read_into(chunk.indices, arrays[: len(specs)])
+        source.read_into(chunk.indices, arrays[: len(source.row_specs)])
         return self._finish(layout, arrays, [], chunk, clock)
 
     def _stack(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
@@ -244,14 +230,15 @@ class Builder:
         layout = self._layout(columns.treespec, columns.specs, chunk)
         arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
         targets = columns.targets(arrays)
-        of = slice(None) if chunk.reads is None else chunk.reads.rows
         if chunk.reads is not None and self._of_stream.as_read and columns.are_small:
             records = [first, *(record for _, record in rows)]
-            filled = columns.fill(records, of, targets)
+            filled = columns.fill(records, chunk.reads.pattern.places, targets)
             rows = iter(()) if filled else enumerate(records)  # one differs: which, and how?
         else:
             rows = itertools.chain([(row, first)], rows)
-        places = range(len(chunk.indices)) if chunk.reads is None else chunk.reads.rows.tolist()
+        places: Sequence[int] = range(len(chunk.indices))
+        if chunk.reads is not None:
+            places = chunk.reads.pattern.rows.tolist()
         for row, record in rows:
             columns.put(row, places[row], record, targets)
         objects = [
@@ -368,9 +355,9 @@ class Builder:
         bad: Sequence[BadRecord] = (),
     ) -> Built:
         if chunk.mask is not None:
-            of = slice(None) if chunk.reads is None else chunk.reads.rows
+            of = slice(None) if chunk.reads is None else chunk.reads.pattern.places
             arrays[-1][of] = chunk.mask
-        return Built(layout, objects, clock.times(), bad)
+        return Built(layout, objects, clock.times(self._worker), bad)
 
     def _key(self, chunk: Chunk) -> None:
         if self._ambient is not None:

@@ -57,10 +57,11 @@ class Built(NamedTuple):
         layout: Where the leaves of the batch are.
         objects: Its leaves that are no arrays of numbers, in order; pickled, or empty, where they
             come from a worker; a tuple of such where they come from several.
-        times: What it took.
+        times: What it took; a plain tuple of the same items, where it comes from a worker.
         bad: Records that were left out or replaced.
         reports: Of each chunk, where they come from a stream.
         rows: Rows of the batch that the objects of each chunk belong to, where it is not a run.
+        parts: What each of its chunks took, where there are several.
     """
 
     layout: Layout
@@ -69,16 +70,19 @@ class Built(NamedTuple):
     bad: Sequence[BadRecord] = ()
     reports: tuple[Report, ...] = ()
     rows: tuple[Indices, ...] = ()
+    parts: tuple[StageTimes, ...] = ()
 
     @classmethod
     def joined(cls, chunks: Sequence[Built]) -> Built:
         """A batch of its chunks, in order, which have one layout."""
+        parts = tuple(chunk.times for chunk in chunks)
         objects = tuple(chunk.objects for chunk in chunks if isinstance(chunk.objects, bytes))
         return cls(
             chunks[0].layout,
             objects if any(objects) else b"",
-            StageTimes(*map(sum, zip(*(chunk.times for chunk in chunks), strict=True))),
+            StageTimes.joined(parts),
             [record for chunk in chunks for record in chunk.bad],
             tuple(report for chunk in chunks for report in chunk.reports),
             tuple(rows for chunk in chunks for rows in chunk.rows),
+            parts,
         )

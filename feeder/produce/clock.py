@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import NamedTuple
 
+HERE, SEVERAL = -1, -2
+"""In the place of a worker's number: the batch was built in the user's thread; by several."""
+
 
 class StageTimes(NamedTuple):
-    """Nanoseconds that one batch took in each stage of its recipe."""
+    """What one batch, or a chunk of it, took: nanoseconds of `time.perf_counter_ns`.
+
+    That clock is the same in all processes of a machine.
+
+    Attributes:
+        read: In this stage of its recipe.
+        transform: Likewise.
+        collate: Likewise.
+        batch_transform: Likewise.
+        began: When it was begun.
+        ended: When it lay in its slot.
+        worker: Number of the worker that built it; or `HERE`, or `SEVERAL`.
+    """
 
     read: int
     transform: int
     collate: int
     batch_transform: int
+    began: int
+    ended: int
+    worker: int
+
+    @classmethod
+    def joined(cls, chunks: Sequence[StageTimes]) -> StageTimes:
+        """Those of a batch, of its chunks: sums, from the first one's beginning to the last end."""
+        read, transform, collate, batch_transform, began, ended, _ = zip(*chunks, strict=True)
+        return cls(
+            sum(read),
+            sum(transform),
+            sum(collate),
+            sum(batch_transform),
+            min(began),
+            max(ended),
+            SEVERAL,
+        )
 
 
 class Clock:
@@ -24,14 +57,14 @@ class Clock:
         place: Position, shard and number of the record of a stream that user code failed at.
     """
 
-    __slots__ = ("_since", "_spent", "place", "row", "stage")
+    __slots__ = ("_began", "_since", "_spent", "place", "row", "stage")
 
     def __init__(self) -> None:
         self.stage = "read"
         self.row: int | None = None
         self.place: tuple[int, int, int] | None = None
-        self._spent = dict.fromkeys(StageTimes._fields, 0)
-        self._since = perf_counter_ns()
+        self._spent = {"read": 0, "transform": 0, "collate": 0, "batch_transform": 0}
+        self._began = self._since = perf_counter_ns()
 
     def enter(self, stage: str, row: int | None = None) -> None:
         """Says that a stage begins, or goes on with another row."""
@@ -46,7 +79,10 @@ class Clock:
         self.stage = stage
         self.place = (position, shard, number)
 
-    def times(self) -> StageTimes:
-        """What each stage took until now."""
+    def times(self, worker: int) -> StageTimes:
+        """What each stage took until now, when a worker has built the batch."""
         self.enter(self.stage)
-        return StageTimes(**self._spent)
+        read, transform, collate, batch_transform = self._spent.values()
+        return StageTimes(
+            read, transform, collate, batch_transform, self._began, self._since, worker
+        )

@@ -9,7 +9,8 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from feeder.errors import RecordMismatchError
 from feeder.plan.batches import Chunk
+from feeder.plan.order import Indices
 from feeder.produce.layout import LeafSpec
 
 _ARRAYS = (np.ndarray, np.generic)
@@ -37,6 +39,30 @@ def as_array(leaf: Any) -> NDArray[Any] | None:
         array = np.asarray(leaf)
         return None if array.dtype.hasobject else array
     return None
+
+
+def _columns(treespec: optree.PyTreeSpec, records: Sequence[Any]) -> list[Sequence[Any]]:
+    """The leaves of all records, leaf by leaf.
+
+    Raises:
+        KeyError, TypeError, ValueError: Some record has another structure.
+    """
+    if treespec.is_leaf():
+        return [records]
+    kind = treespec.type
+    if kind not in (dict, tuple, list):
+        leaves = [treespec.flatten_up_to(record) for record in records]
+        return list(zip(*leaves, strict=True))
+    size = treespec.num_children
+    if set(map(type, records)) != {kind} or set(map(len, records)) != {size}:
+        raise TypeError
+    parts: Iterable[Sequence[Any]]
+    if kind is dict:
+        parts = [list(map(operator.itemgetter(key), records)) for key in treespec.entries()]
+    else:
+        parts = zip(*records, strict=True)
+    children = zip(treespec.children(), parts, strict=True)
+    return [column for child, part in children for column in _columns(child, part)]
 
 
 def _is_short(leaf: Any) -> bool:
@@ -105,7 +131,9 @@ class Columns:
         sizes = [array.nbytes for array in self._arrays if array is not None]
         return len(sizes) == len(self._arrays) and sum(sizes) <= _SMALL_BYTES
 
-    def fill(self, records: list[Any], places: Any, targets: list[NDArray[Any]]) -> bool:
+    def fill(
+        self, records: list[Any], places: slice | Indices, targets: list[NDArray[Any]]
+    ) -> bool:
         """Copies all records into their rows, leaf by leaf; False: some differ, and none counts.
 
         Args:
@@ -114,35 +142,41 @@ class Columns:
             targets: One for each leaf, all of them arrays of numbers.
         """
         try:
-            leaves = [self.treespec.flatten_up_to(record) for record in records]
-            columns = zip(*leaves, strict=True)
-            stacked = [self._stacked(number, column) for number, column in enumerate(columns)]
-        except (ValueError, TypeError, OverflowError):
+            columns = _columns(self.treespec, records)
+            return all(
+                self._stacked(number, column, targets[number], places)
+                for number, column in enumerate(columns)
+            )
+        except (KeyError, ValueError, TypeError, OverflowError):
             return False
-        for target, column in zip(targets, stacked, strict=True):
-            if column is None:
-                return False
-            target[places] = column
-        return True
 
-    def _stacked(self, number: int, column: tuple[Any, ...]) -> NDArray[Any] | None:
-        """A leaf of all records; None where they are not as the first record's."""
+    def _stacked(
+        self, number: int, column: Sequence[Any], target: NDArray[Any], places: slice | Indices
+    ) -> bool:
+        """Copies a leaf of all records; False, or an error: some are not as the first record's."""
         expected = self._arrays[number]
         assert expected is not None
         kinds = set(map(type, column))
         if len(kinds) > 1:
-            return None
+            return False
         (kind,) = kinds
         if kind is np.ndarray and expected.ndim:
-            if {leaf.shape for leaf in column} != {expected.shape}:
-                return None
-            if {leaf.dtype for leaf in column} != {expected.dtype}:
-                return None
-            return np.concatenate(column).reshape(len(column), *expected.shape)
+            if set(map(len, column)) != {expected.shape[0]}:
+                return False
+            shape = (len(column) * expected.shape[0], *expected.shape[1:])
+            if isinstance(places, slice):
+                rows = target[places].reshape(shape, copy=False)
+                np.concatenate(column, out=rows, casting="no")
+                return True
+            rows = np.empty(shape, expected.dtype)
+            np.concatenate(column, out=rows, casting="no")
+            target[places] = rows.reshape(len(column), *expected.shape)
+            return True
         of_one_dtype = kind in (bool, int, float) or issubclass(kind, np.number | np.bool_)
         if of_one_dtype and expected.dtype.kind in "biufc":
-            return np.array(column, expected.dtype)
-        return None
+            target[places] = np.fromiter(column, expected.dtype, len(column))
+            return True
+        return False
 
     def put(self, row: int, place: int, record: Any, targets: list[NDArray[Any]]) -> None:
         """Copies a record into its row.
@@ -200,10 +234,7 @@ class Columns:
     def _mismatch(
         self, row: int, leaf: str, what: str, expected: object, got: object
     ) -> RecordMismatchError:
-        index = int(self._chunk.indices[row])
-        shard = None
-        if self._chunk.reads is not None and self._chunk.reads.shards is not None:
-            shard = int(self._chunk.reads.shards[row])
+        index, shard = self._chunk.name(row)
         return RecordMismatchError(
             f"{leaf} must have the same {what} in every record of a batch, got {got} in "
             f"{self._named(row)} and {expected} in {self._named(0)}, in step {self._chunk.step}; "
@@ -219,7 +250,5 @@ class Columns:
         )
 
     def _named(self, row: int) -> str:
-        name = f"record {self._chunk.indices[row]}"
-        if self._chunk.reads is None or self._chunk.reads.shards is None:
-            return name
-        return f"{name} of shard {self._chunk.reads.shards[row]}"
+        index, shard = self._chunk.name(row)
+        return f"record {index}" if shard is None else f"record {index} of shard {shard}"

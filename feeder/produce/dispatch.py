@@ -19,7 +19,6 @@ from collections import deque
 
 from feeder.errors import MemoryLimitError
 from feeder.produce.built import Built, Ended
-from feeder.produce.clock import StageTimes
 from feeder.produce.crew import Crew, Death, Heard
 from feeder.produce.failures import START, Failure
 from feeder.produce.handle import WorkerHandle
@@ -239,7 +238,7 @@ class Dispatcher:
             _, ticket, number, new, objects, times, bad, reports, rows = message
             task = self._answered(worker, ticket)
             layout = worker.layout(number, new)
-            built = Built(layout, objects, StageTimes(*times), bad, reports, rows)
+            built = Built(layout, objects, times, bad, reports, rows)
             task.job.built[task.chunk.first_row] = built
             self._ledger.end(task)
         elif kind == Kind.NEED:

@@ -7,9 +7,10 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from feeder.errors import FeederError, RecordError, SourceError
+from feeder.errors import FeederError, RecordError, RecordMismatchError, SourceError
 from feeder.plan.batches import Chunk
 from feeder.produce import homing
+from feeder.sources.reading import add_note
 
 _MAX_TEXT = 16_000
 """Characters of a traceback, or bytes of a pickled exception, that fit a message."""
@@ -120,6 +121,18 @@ class Failure:
             return where
         self.exception.__cause__ = where
         return self.exception
+
+
+def tell_origin(error: BaseException, source: object, chunk: Chunk, row: int | None) -> None:
+    """Adds a note to an error at a record of a composed source: whose record it is."""
+    origin_of = getattr(source, "origin_of", None)
+    if row is None or not callable(origin_of):
+        return
+    indices = [chunk.indices[row]]
+    if isinstance(error, RecordMismatchError):  # between two records
+        indices = [error.index, chunk.indices[0]]
+    for index in indices:
+        add_note(error, f"Record {index} is {origin_of(int(index))}.")
 
 
 def _pickled(exception: BaseException | None) -> bytes:

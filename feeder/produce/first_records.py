@@ -48,7 +48,7 @@ class FirstRecords:
             lane = Lane(recipe.source, lanes, 0, number, expansion, skips, Snapshot(), 0)
             try:
                 for offset in itertools.count():
-                    yield lane.take(offset, offset + 1)[0][0]
+                    yield lane.take(offset, offset + 1)[0]
                     lane.settle(offset + 1)
             except LaneEnd:
                 continue

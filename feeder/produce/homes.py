@@ -7,15 +7,19 @@ the workers share every batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from feeder.plan.batches import Chunk
 from feeder.plan.order import Indices
+from feeder.plan.patterns import Pattern
 from feeder.plan.rotation import cycle_of
 from feeder.produce.recipe import Recipe
 from feeder.sources import Stream
+
+_PATTERNS_KEPT = 256
+"""Patterns whose parts are remembered."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +33,7 @@ class Homes:
 
     workers: Indices
     whole: bool
+    _parts: dict[Pattern, list[tuple[int, Pattern]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, recipe: Recipe, num_workers: int) -> Homes:
@@ -46,8 +51,22 @@ class Homes:
 
     def split(self, chunk: Chunk) -> list[tuple[int, Chunk]]:
         """The chunks of a batch, with the worker of each."""
-        assert chunk.reads is not None
-        of = self.workers[chunk.reads.lanes % len(self.workers)]
+        reads = chunk.reads
+        assert reads is not None
+        parts = self._parts.get(reads.pattern)
+        if parts is None:
+            if len(self._parts) >= _PATTERNS_KEPT:
+                self._parts.clear()
+            parts = self._parts[reads.pattern] = self._split(reads.pattern)
+        if len(parts) == 1:
+            return [(parts[0][0], chunk)]
+        rows = reads.pattern.num_rows
+        return [
+            (worker, replace(reads, pattern=part).chunk(chunk.step, rows)) for worker, part in parts
+        ]
+
+    def _split(self, pattern: Pattern) -> list[tuple[int, Pattern]]:
+        of = self.workers[pattern.lanes % len(self.workers)]
         if self.whole or (of == of[0]).all():
-            return [(int(of[0]), chunk)]
-        return [(worker, chunk.entries(of == worker)) for worker in np.unique(of).tolist()]
+            return [(int(of[0]), pattern)]
+        return [(worker, pattern.of(of == worker)) for worker in np.unique(of).tolist()]

@@ -15,6 +15,7 @@ from feeder.produce.layout import Buffer
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import LocalBatch, Locate, Outcome, from_the_beginning
 from feeder.produce.slots import Slab, Slot
+from feeder.produce.workforce import Workforce
 
 
 class Inline:
@@ -34,8 +35,6 @@ class Inline:
     """
 
     window = 1
-    num_restarts = 0
-    worker_pids = ()
 
     def __init__(self, recipe: Recipe, slab: Slab, ahead: bool) -> None:
         self._recipe = recipe
@@ -44,6 +43,14 @@ class Inline:
 
     def start(self) -> None:
         """Nothing to do."""
+
+    def workforce(self) -> Workforce:
+        """Nobody but the user's thread."""
+        return Workforce(
+            slot_bytes=self._slab.slot_bytes,
+            slots_bytes=self._slab.held_bytes,
+            max_bytes=self._slab.max_bytes,
+        )
 
     def session(self, locate: Locate | None = None) -> InlineSession:
         """Opens a session, with a builder of its own."""

@@ -4,7 +4,7 @@ Guarantees:
     * `get` gives the same record for an offset whenever it is asked, from whatever snapshot the
       lane was opened, until that offset is settled.
     * Records are read once, in order, as far as somebody asks; those that are settled are let go.
-    * Threads may share a lane: one of them reads at a time.
+    * Threads may share a lane, one at a time.
 
 Owner:
     The lane owns the shard that is open.
@@ -13,22 +13,19 @@ Owner:
 from __future__ import annotations
 
 import bisect
-import itertools
-import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from feeder.errors import StreamError
+from feeder.plan.batches import Name
 from feeder.plan.stream import Total
 from feeder.plan.windows import Lanes
 from feeder.produce.maps import MAX_ERROR
+from feeder.produce.names import Names
 from feeder.produce.pace import Pace
 from feeder.produce.shard import Shard
 from feeder.produce.stream_transforms import Expansion, record_key, shard_key
 from feeder.sources.stream import Stream
-
-Item: TypeAlias = tuple[Any, int, int, int]
-"""A record, its key, its shard, and its number in the shard."""
 
 
 class Snapshot(NamedTuple):
@@ -56,10 +53,6 @@ class LaneEnd(Exception):  # noqa: N818 - no error
         super().__init__(total)
         self.total = total
         self.bad = bad
-
-
-class _Over(Exception):  # noqa: N818 - no error
-    """There is no shard left."""
 
 
 def _nobody() -> None:
@@ -125,22 +118,23 @@ class Lane:
         self._item = snapshot.item
         self._read_before = snapshot.read_before
         self._settled = settled
-        self._first = snapshot.offset  # of the oldest item kept
-        self._items: list[Item] = []
+        self._first = snapshot.offset  # of the oldest record kept
+        self._records: list[Any] = []
+        self._as_read = self._window == 1 and expansion is None
+        self._names = Names(self._as_read, snapshot.offset)
         self._marks: list[Snapshot] = [snapshot]
         self._bad: dict[int, list[tuple[int, int, str]]] = {}
         self._shard: Shard | None = None
         self._is_stateful = False  # whether the last shard that was opened is
         self._key = 0
         self._due: list[int] = []
-        self._lock = threading.Lock()
 
     @property
     def position(self) -> int:
         """The offset up to which it has been read."""
-        return self._first + len(self._items)
+        return self._first + len(self._records)
 
-    def take(self, first: int, stop: int) -> list[Item]:
+    def take(self, first: int, stop: int) -> list[Any]:
         """The records from an offset up to another.
 
         Raises:
@@ -148,9 +142,9 @@ class Lane:
             SettledError: The first of them is gone, or the lane is closed.
             Exception: Whatever user code raises.
         """
-        with self._lock:
-            if self.closed or first < self._first:
-                raise SettledError
+        if self.closed or first < self._first:
+            raise SettledError
+        if self._first + len(self._records) < stop:
             try:
                 self._read_to(stop)
             except LaneEnd:
@@ -158,48 +152,45 @@ class Lane:
             except BaseException:
                 self.closed = True  # at once: an iterator that raised may say that it is over
                 raise
-            begin = first - self._first
-            return self._items[begin : begin + stop - first]
+        return self._records[first - self._first : stop - self._first]
+
+    def names(self, first: int, stop: int) -> list[Name]:
+        """What the records that were taken are called."""
+        return self._names.of(first, stop)
 
     @property
-    def has_bad(self) -> bool:
-        """Whether records were left out of what is not settled."""
-        return bool(self._bad)
-
-    def bad(self, offset: int) -> list[tuple[int, int, str]]:
-        """Shard, number and error of the records left out just before an offset."""
-        return self._bad.get(offset, []) if self._bad else []
+    def bad(self) -> dict[int, list[tuple[int, int, str]]]:
+        """Shard, number and error of the records left out, by the offset just before which."""
+        return self._bad
 
     def mark(self, offset: int) -> None:
         """A snapshot at an offset will be asked for once the lane has been read beyond it."""
-        with self._lock:
-            bisect.insort(self._due, offset)
+        bisect.insort(self._due, offset)
 
     def snapshot(self, offset: int) -> Snapshot:
         """The last place at or before an offset where the lane can be opened."""
-        with self._lock:
-            if offset == self.position > self._marks[-1].offset and not self._marks_shards:
-                self._marks.append(self._here())
-            found: Snapshot = self._marks[0]
-            for mark in self._marks:
-                # Whether the next shard is open, once one is over, depends on who has read on.
-                if mark.offset < offset or (mark.offset == offset and not self._marks_shards):
-                    found = mark
-            return found
+        if offset == self._first + len(self._records) and not self._marks_shards:
+            here = self._marks[-1]
+            if here.offset < offset:
+                here = self._here()
+                self._marks.append(here)
+            return here
+        for mark in reversed(self._marks):
+            # Whether the next shard is open, once one is over, depends on who has read on.
+            if mark.offset < offset or (mark.offset == offset and not self._marks_shards):
+                return mark
+        return self._marks[0]
 
     def settle(self, offset: int) -> None:
         """Nothing before an offset will be asked for again."""
-        with self._lock:
-            if offset > self._settled:
-                self._settled = offset
-                gone = min(offset - self._first, len(self._items))
-                if gone > 0:
-                    del self._items[:gone]
-                    self._first += gone
-                while len(self._marks) > 1 and self._marks[1].offset <= offset:
-                    del self._marks[0]
-                for at in [at for at in self._bad if at < offset]:
-                    del self._bad[at]
+        if offset <= self._settled:
+            return
+        self._settled = offset
+        self._let_go()
+        while len(self._marks) > 1 and self._marks[1].offset <= offset:
+            del self._marks[0]
+        for at in [at for at in self._bad if at < offset]:
+            del self._bad[at]
 
     def close(self) -> None:
         """Closes the shard that is open; nothing can be read any more. Any thread may."""
@@ -209,76 +200,95 @@ class Lane:
             shard.close()
 
     def _read_to(self, stop: int) -> None:
-        if self.position < self._settled:
-            pace = Pace(self._tell_busy)
-            while self.position < self._settled:
-                self._read(min(self._settled, self.position + pace.count))
-                pace.tick()
-            self.replay_s += pace.spent_s
-        while self.position < stop:
-            self._read(stop)
+        if self._first + len(self._records) < self._settled:
+            self._replay()
+        while (missing := stop - self._first - len(self._records)) > 0:
+            self._read(missing)
 
-    def _read(self, stop: int) -> None:
-        """Reads on towards an offset, by some records or by a window of them."""
-        offset = self.position
-        if self._window > 1 or (self._due and self._due[0] <= offset):
-            while self._due and self._due[0] <= offset:
-                self._due.pop(0)
-            if offset > self._marks[-1].offset and not self._marks_shards:
-                self._marks.append(self._here())
-        window: list[Item] = []
-        try:
-            if self._window == 1:
-                if self._due:
-                    stop = min(stop, self._due[0])
-                self._keep(self._next(stop - offset))
-                return
-            while len(window) < self._window:
-                window += self._next(self._window - len(window))
-        except _Over:
-            if not window:
-                total = Total(offset, self._read_before)
-                raise LaneEnd(total, self._bad.get(offset, [])) from None
-        order = self._lanes.order(self._epoch, self._number, offset, len(window))
-        self._keep([window[number] for number in order])
-
-    def _keep(self, items: list[Item]) -> None:
-        if not self._items and self._first < self._settled:  # read again on the way to there
-            gone = min(self._settled - self._first, len(items))
-            self._first += gone
+    def _replay(self) -> None:
+        """Reads again what is settled, on the way to what is not."""
+        pace = Pace(self._tell_busy)
+        while (missing := self._settled - self.position) > 0:
+            self._read(min(missing, pace.count))
+            gone = self._let_go()
             self.replayed += 0 if self._is_stateful else gone
-            items = items[gone:]
-        self._items += items
+            pace.tick()
+        self.replay_s += pace.spent_s
 
-    def _next(self, count: int) -> list[Item]:
-        """Reads some records, and makes of them what has a place; none at the end of a shard."""
+    def _let_go(self) -> int:
+        """Forgets the records that are settled, and returns how many there were."""
+        gone = max(0, min(self._settled - self._first, len(self._records)))
+        if gone:
+            del self._records[:gone]
+            self._first += gone
+            self._names.settle(self._first)
+        return gone
+
+    def _read(self, count: int) -> None:
+        """Reads on, by up to so many records or by a window of them."""
+        if self._window > 1 or self._due:
+            count = self._note(count)
+        if self._as_read:
+            self._read_shard(self._records, count)
+        else:
+            self._read_window()
+
+    def _note(self, count: int) -> int:
+        """Notes where the lane is, if it will be asked for; how many records may be read then."""
+        offset = self.position
+        due = self._window > 1
+        while self._due and self._due[0] <= offset:
+            self._due.pop(0)
+            due = True
+        if due and offset > self._marks[-1].offset and not self._marks_shards:
+            self._marks.append(self._here())
+        return min(count, self._due[0] - offset) if self._due else count
+
+    def _read_window(self) -> None:
+        """Reads so many records as are shuffled together, or what one of them becomes."""
+        window: list[tuple[Any, Name]] = []
+        try:
+            window += self._next(self._window)
+            while len(window) < self._window > 1:
+                window += self._next(self._window - len(window))
+        except LaneEnd:
+            if not window:
+                raise
+        if self._window > 1:
+            order = self._lanes.order(self._epoch, self._number, self.position, len(window))
+            window = [window[number] for number in order]
+        self._records += [record for record, _ in window]
+        self._names.add([name for _, name in window])
+
+    def _read_shard(self, records: list[Any], count: int) -> tuple[int, int]:
+        """Reads on in the shard that is open; its number, and that of the first record."""
         shard = self._shard or self._open()
-        number = shard.num_read
-        plain = self._expansion is None and self._key_global is None
-        records: list[Any] = []
+        number, before = shard.num_read, len(records)
         try:
             if self._key_global is not None:
                 self._key_global(record_key(self._key, number))
-            over = shard.read(records, count if plain else 1)
+                count = 1
+            over = shard.read(records, count)
         except BaseException:
-            self.where = ("read", shard.number, number + len(records))
-            if plain and self._window == 1:
-                self._keep(self._named(records, shard.number, number))  # the position is right then
+            self.where = ("read", shard.number, number + len(records) - before)
             raise
         if over:
             self._read_before += shard.num_read
             self._item += 1
             self._shard = None
             shard.close()
+        return shard.number, number
+
+    def _next(self, count: int) -> list[tuple[Any, Name]]:
+        """Reads some records, and makes of them what has a place; none at the end of a shard."""
+        records: list[Any] = []
+        shard, number = self._read_shard(records, count if self._expansion is None else 1)
+        key = record_key(self._key, number)
         if self._expansion is None:
-            return self._named(records, shard.number, number)
-        return [item for record in records for item in self._made(record, shard.number, number)]
+            return [(one, (key + i, shard, number + i)) for i, one in enumerate(records)]
+        return [item for record in records for item in self._made(record, shard, number)]
 
-    def _named(self, records: list[Any], shard: int, number: int) -> list[Item]:
-        keys = itertools.count(record_key(self._key, number))
-        return list(zip(records, keys, itertools.repeat(shard), itertools.count(number)))
-
-    def _made(self, record: Any, shard: int, number: int) -> list[Item]:
+    def _made(self, record: Any, shard: int, number: int) -> list[tuple[Any, Name]]:
         """What a record becomes; none where it is left out."""
         assert self._expansion is not None
         try:
@@ -293,12 +303,13 @@ class Lane:
         except BaseException:
             self.where = ("transform", shard, number)
             raise
-        return [(one, key, shard, number) for one, key in made]
+        return [(one, (key, shard, number)) for one, key in made]
 
     def _open(self) -> Shard:
         """Opens the next shard."""
         if self._item == len(self._shards):
-            raise _Over
+            total = Total(self.position, self._read_before)
+            raise LaneEnd(total, self._bad.get(self.position, []))
         number = self._shards[self._item]
         self._key = shard_key(self._epoch, number)
         resumed = self._begin.item == self._item and self._begin.num_read > 0
@@ -317,6 +328,7 @@ class Lane:
         self._is_stateful = shard.is_stateful
         self._marks_shards = self._window == 1 and self._expansion is None and not shard.is_stateful
         offset = self.position
+        self._names.begin(offset, (record_key(self._key, shard.num_read), number, shard.num_read))
         if self._marks_shards and offset > self._marks[-1].offset:
             self._marks.append(Snapshot(offset, self._item, 0, self._read_before))
         return shard
@@ -339,8 +351,7 @@ class Lane:
         self.replay_s += pace.spent_s
 
     def _here(self) -> Snapshot:
-        offset = self.position
-        shard = self._shard
+        offset, shard = self._first + len(self._records), self._shard
         if shard is not None:
             try:
                 state = shard.state()

@@ -32,13 +32,13 @@ import itertools
 import mmap
 import pickle
 import socket
-import zlib
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feeder.plan.batches import Chunk, Reads
+from feeder.plan.patterns import unpacked
 from feeder.produce.slots import Slot
 
 MAX_PACKET = 64 * 1024
@@ -46,9 +46,6 @@ MAX_PACKET = 64 * 1024
 
 _PART_BYTES = 48 * 1024
 """Bytes of a message in one packet; a longer message travels in parts."""
-
-_LARGEST_PART = 4 * _PART_BYTES
-"""A part of a batch up to this size shrinks to what fits a packet."""
 
 _INLINE_BYTES = 16 * 1024
 """A chunk up to this size travels in its packet, a larger one in its slot."""
@@ -126,76 +123,78 @@ def encode_task(ticket: int, chunk: Chunk, slot: Slot | None, slab: mmap.mmap) -
 
     Not a part of a batch: others may be writing to the slot.
     """
-    parts: tuple[bytes, ...] | None = tuple(array.tobytes() for array in _arrays(chunk))
-    shrunk = False
+    parts: list[bytes] | None = _parts(chunk)
     if chunk_bytes(chunk):
         assert slot is not None
         assert parts is not None
         data = b"".join(parts)
         slab[slot.offset : slot.offset + len(data)] = data
         parts = None
-    elif chunk.is_part and _size(chunk) > _PART_BYTES:  # of a stream: regular, so it shrinks
-        assert parts is not None
-        shrunk, parts = True, tuple(zlib.compress(part, 1) for part in parts)
     offset, capacity = (0, 0) if slot is None else (slot.offset, slot.capacity)
-    spares = 0 if chunk.spares is None else chunk.spares.shape[1]
-    given = None if chunk.given is None else len(chunk.given)
-    of = chunk.reads
-    reads = None if of is None else (of.run, of.live, of.settled, of.snapshot, of.num_rows, shrunk)
-    rows, masked = len(chunk.indices), chunk.mask is not None
-    shape = (rows, masked, spares, chunk.first_row, chunk.part_of, given, reads)
+    shape: tuple[Any, ...]
+    if (of := chunk.reads) is not None:
+        shape = (
+            _size(chunk),
+            chunk.part_of,
+            (of.run, of.live, of.settled, of.snapshot, of.cycle, of.first_lane, of.position),
+        )
+    else:
+        spares = 0 if chunk.spares is None else chunk.spares.shape[1]
+        given = 0 if chunk.given is None else len(chunk.given)
+        masked = chunk.mask is not None
+        shape = (len(chunk.indices), masked, spares, chunk.first_row, chunk.part_of, given)
     return encode(int(Kind.TASK), ticket, chunk.step, shape, parts, offset, capacity)
 
 
 def decode_task(message: Message, slab: mmap.mmap) -> tuple[int, Chunk, Slot]:
     """Ticket, chunk and slot of a TASK."""
     _, ticket, step, shape, parts, offset, capacity = message
-    rows, masked, num_spares, first_row, part_of, given, reads = shape
+    slot = Slot(offset, capacity)
+    if len(shape) == 3:
+        size, part_of, (run, live, settled, snapshot, cycle, first_lane, position) = shape
+        packed = slab[offset : offset + size] if parts is None else parts[0]
+        pattern = unpacked(packed)
+        reads = Reads(run, live, settled, snapshot, pattern, cycle, first_lane, position)
+        return ticket, reads.chunk(step, part_of), slot
+    rows, masked, num_spares, first_row, part_of, given = shape
     if parts is None:
-        of = 0 if reads is None else rows * 8
-        sizes = [rows * 8, rows * 8, rows if masked else 0, rows * num_spares * 8, of, of]
-        ends = list(itertools.accumulate([*sizes, given or 0]))
+        sizes = [rows * 8, rows * 8, rows if masked else 0, rows * num_spares * 8, given]
+        ends = list(itertools.accumulate(sizes))
         data = slab[offset : offset + ends[-1]]
-        sized = zip([*sizes, given or 0], ends, strict=True)
-        parts = [data[end - size : end] for size, end in sized if size]
-    elif reads is not None and reads[-1]:
-        parts = [zlib.decompress(part) for part in parts]
+        parts = [data[end - size : end] for size, end in zip(sizes, ends, strict=True) if size]
     arrays = iter(parts)
     positions = np.frombuffer(next(arrays), np.int64)
     indices = np.frombuffer(next(arrays), np.int64)
     mask = np.frombuffer(next(arrays), bool) if masked else None
-    spares = reading = None
+    spares = None
     if num_spares:
         spares = np.frombuffer(next(arrays), np.int64).reshape(rows, num_spares)
-    if reads is not None:
-        run, live, settled, snapshot, num_rows, _ = reads
-        lanes, at = (np.frombuffer(next(arrays), np.int64) for _ in range(2))
-        reading = Reads(run, live, settled, snapshot, lanes, at, num_rows)
-    made = None if given is None else next(arrays)
-    chunk = Chunk(step, positions, indices, mask, spares, first_row, part_of, reading, made)
-    return ticket, chunk, Slot(offset, capacity)
+    made = next(arrays) if given else None
+    return (
+        ticket,
+        Chunk(step, positions, indices, mask, spares, first_row, part_of, None, made),
+        slot,
+    )
 
 
 def fits_packet(chunk: Chunk) -> bool:
-    """Whether a part of a batch of a stream can travel in a packet, for certain."""
-    return _size(chunk) <= _LARGEST_PART
+    """Whether a part of a batch of a stream can travel in a packet."""
+    return _size(chunk) <= _PART_BYTES
 
 
-def _arrays(chunk: Chunk) -> list[NDArray[Any]]:
+def _parts(chunk: Chunk) -> list[bytes]:
+    if chunk.reads is not None:
+        return [chunk.reads.pattern.packed]
     arrays: list[NDArray[Any] | None]
     arrays = [chunk.positions, chunk.indices, chunk.mask, chunk.spares]
-    if chunk.reads is not None:
-        arrays += [chunk.reads.lanes, chunk.reads.rows]
-    if chunk.given is not None:
-        arrays.append(np.frombuffer(chunk.given, np.uint8))
-    return [array for array in arrays if array is not None]
+    parts = [array.tobytes() for array in arrays if array is not None]
+    return parts if chunk.given is None else [*parts, chunk.given]
 
 
 def _size(chunk: Chunk) -> int:
-    per_row = 16 if chunk.mask is None else 17
     if chunk.reads is not None:
-        per_row += 16
-    size = len(chunk.indices) * per_row
+        return len(chunk.reads.pattern.packed)
+    size = len(chunk.indices) * (16 if chunk.mask is None else 17)
     if chunk.spares is not None:
         size += chunk.spares.nbytes
     return size if chunk.given is None else size + len(chunk.given)

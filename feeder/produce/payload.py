@@ -3,6 +3,7 @@
 Guarantees:
     * Arrays of `SHARED_BYTES` or more are written to memory once, by the parent; every worker
       maps them read-only. No worker holds a copy of its own.
+    * Arrays that are mapped from files are not copied at all: each worker maps the file itself.
     * Nothing is unpickled before a worker was forked: user code may start threads.
 
 Owner:
@@ -18,7 +19,9 @@ import pickle
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
+from feeder.produce import mapped
 from feeder.produce.layout import ALIGNMENT
 
 SHARED_BYTES = 16 * 1024
@@ -45,14 +48,16 @@ def pack(value: object) -> tuple[int, int]:
         buffers.append(view)
         return False
 
+    written = io.BytesIO()
     try:
-        pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=keep_in_band)
+        _Pickler(written, protocol=5, buffer_callback=keep_in_band).dump(value)
     except Exception as error:
         raise TypeError(
             "`source`, `transforms`, `collate` and `batch_transforms` must be picklable to reach "
             f"worker processes, got {type(error).__name__}: {error}; open files, locks and "
             "connections in the worker, where they are first used, or set `num_workers=0`"
         ) from error
+    pickled = written.getvalue()
     fd = os.memfd_create("feeder-recipe")
     try:
         with io.FileIO(fd, "wb", closefd=False) as file:
@@ -84,6 +89,13 @@ def unpack(fd: int) -> Any:
         memory[index_start - pickled_length : index_start],
         buffers=[memory[start : start + length] for start, length in ranges],
     )
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, np.ndarray) and (reopened := mapped.opener(obj)) is not None:
+            return reopened
+        return super().reducer_override(obj)
 
 
 def _lengths(*lengths: int) -> bytes:

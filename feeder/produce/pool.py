@@ -34,6 +34,7 @@ from feeder.produce.recipe import Recipe
 from feeder.produce.session import Locate, Outcome
 from feeder.produce.slots import FORKED, Slab
 from feeder.produce.supervise import Limits, Supervisor
+from feeder.produce.workforce import Workforce
 from feeder.sources import FromCallable
 
 SMALL_BYTES = 8 * 2**20
@@ -83,9 +84,11 @@ class Pool:
         in_one_piece = bool(recipe.collate or recipe.batch_transforms)
         in_one_piece = in_one_piece or isinstance(recipe.source, FromCallable)
         chunks = 1 if in_one_piece else limits.chunks_per_batch
+        self._num_chunks = chunks
         self._supervisor = Supervisor(replace(limits, chunks_per_batch=chunks))
         self._dispatcher = Dispatcher(self._crew, self._slab, self._supervisor, chunks)
         self._homes = None if recipe.lanes is None else Homes.of(recipe, num_workers)
+        self._can_split = not in_one_piece and self._homes is None
         self._tickets = itertools.count()
         self._pid = os.getpid()
         self._turn = threading.Condition()  # reentrant: a signal handler may come in between
@@ -109,11 +112,22 @@ class Pool:
         """Workers that died and were replaced."""
         return self._supervisor.num_restarts
 
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """Process ids of the workers that live now."""
+    def workforce(self) -> Workforce:
+        """The worker processes."""
         workers = list(self._crew.workers.values())
-        return tuple(worker.pid for worker in workers if worker.pid is not None)
+        return Workforce(
+            "process",
+            self._num_workers,
+            self.window,
+            self._slab.slot_bytes,
+            self._slab.held_bytes,
+            self._slab.max_bytes,
+            {worker.worker_id: worker.pid for worker in workers if worker.pid is not None},
+            self._supervisor.num_restarts,
+            tuple(self._supervisor.deaths),
+            self._can_split,
+            self._num_chunks,
+        )
 
     def start(self) -> None:
         """Starts the workers: they load the recipe while the user sets up the rest."""

@@ -99,7 +99,7 @@ def _check_transforms(source: Source, transforms: tuple[Any, ...]) -> None:
             remedy = (
                 "let the function give what is wanted"
                 if isinstance(source, FromCallable)
-                else "give a `sampler` of the records to keep, or make a stream of the source: "
+                else "use feeder.filtered(source, predicate), or make a stream of the source: "
                 "lambda: (source[i] for i in range(len(source)))"
             )
             raise ValueError(

@@ -48,6 +48,7 @@ class Records:
         self._source = source
         self._whole = hasattr(source, "read")  # the source returns batches, not records
         self._listed = not self._whole and hasattr(source, "__getitems__")
+        self._opens = not self._whole and hasattr(source, "open_rows")  # one that is composed
         self._maps = Maps(transforms, seed)
         self._raises = on_bad_record == "raise"
         self._owned = keeps and not self._whole
@@ -137,6 +138,9 @@ class Records:
             leaves, treespec = optree.tree_flatten(self.batch(chunk, clock))
             return lambda row, _: treespec.unflatten([leaf[row] for leaf in leaves])
         self._key(Scope.READ, int(chunk.positions[0]))
+        if self._opens:
+            read_row = self._source.open_rows(chunk.indices)  # type: ignore[attr-defined]
+            return lambda row, _: read_row(row)
         listed = self._list(chunk.indices.tolist())
         return lambda row, _: listed[row]
 

@@ -15,23 +15,32 @@ from feeder.produce.clock import StageTimes
 from feeder.produce.failures import Failure
 from feeder.produce.lane import Snapshot
 from feeder.produce.layout import Buffer
+from feeder.produce.workforce import Workforce
+
+
+class GivenUpError(BaseException):
+    """There is no slot for this batch, or nobody wants it; no error of user code."""
 
 
 class LocalBatch:
     """A batch in its slot, and the lease on it.
 
     Attributes:
-        times: What each stage of the recipe took.
+        times: What each stage of the recipe took, and when.
+        parts: The same of each of its chunks, where there are several.
+        num_bytes: Bytes of its arrays.
         bad: Records that were left out or replaced.
         reports: What reading a stream said.
     """
 
-    __slots__ = ("_built", "_memory", "bad", "reports", "times")
+    __slots__ = ("_built", "_memory", "bad", "num_bytes", "parts", "reports", "times")
 
     def __init__(self, built: Built, memory: Buffer) -> None:
         self._built = built
         self._memory = memory
         self.times: StageTimes = built.times
+        self.parts: Sequence[StageTimes] = built.parts
+        self.num_bytes: int = built.layout.num_bytes
         self.bad: Sequence[BadRecord] = built.bad
         self.reports: Sequence[Report] = built.reports
 
@@ -100,14 +109,8 @@ class Producer(Protocol):
         """Batches that one session should have under way."""
         ...
 
-    @property
-    def num_restarts(self) -> int:
-        """Workers that died and were replaced."""
-        ...
-
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """Process ids of the workers that live now."""
+    def workforce(self) -> Workforce:
+        """Who builds them now."""
         ...
 
     def start(self) -> None:

@@ -73,6 +73,8 @@ class Slab:
         fd: The memfd, for other processes to map; -1 where there is none.
         num_bytes: Size of the mapping.
         slot_bytes: Capacity of the slots handed out now; 0 before the first.
+        held_bytes: Bytes of slots that exist, free or not.
+        max_bytes: Most of them.
 
     Args:
         max_bytes: Most bytes of slots at one time.
@@ -80,7 +82,7 @@ class Slab:
     """
 
     def __init__(self, max_bytes: int, pinner: Pinner | None = None) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._pinner = pinner
         self.num_bytes = min(max(max_bytes * _VIRTUAL_FACTOR, mmap.PAGESIZE), _MAX_VIRTUAL)
         self._pid = os.getpid()
@@ -94,7 +96,7 @@ class Slab:
         self._address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._map))
         self.slot_bytes = 0
         self._end = 0  # bytes of the slab ever handed out
-        self._held_bytes = 0  # bytes of slots that exist, free or not
+        self.held_bytes = 0
         # list.append and list.pop are atomic: a lease may end in any thread, or inside a
         # garbage collection, while another thread allocates.
         self._free: list[Slot] = []
@@ -121,22 +123,22 @@ class Slab:
         if not self._own:
             raise ClosedError(FORKED)
         size = max(self.slot_bytes, _size_class(max(num_bytes, 1)))
-        room = (self._max_bytes - self._held_bytes) // size
+        room = (self.max_bytes - self.held_bytes) // size
         while len(self._free) + room > spare and self._free:
             slot = self._free.pop()
             if slot.capacity == size:
                 self.slot_bytes = size
                 return slot
             self._discard(slot)
-            room = (self._max_bytes - self._held_bytes) // size
+            room = (self.max_bytes - self.held_bytes) // size
         if room <= spare or self._end + size > self.num_bytes:
             raise MemoryLimitError(
-                f"a batch needs a slot of {size:,} bytes, and slots of {self._held_bytes:,} bytes "
-                f"are in use, of at most `max_memory_bytes` = {self._max_bytes:,}: keep fewer "
+                f"a batch needs a slot of {size:,} bytes, and slots of {self.held_bytes:,} bytes "
+                f"are in use, of at most `max_memory_bytes` = {self.max_bytes:,}: keep fewer "
                 "batches, lower `prefetch_batches` or `batch_size`, or raise `max_memory_bytes`",
                 needed_bytes=size,
-                held_bytes=self._held_bytes,
-                limit_bytes=self._max_bytes,
+                held_bytes=self.held_bytes,
+                limit_bytes=self.max_bytes,
             )
         start = self._end
         if size >= HUGE_PAGE:
@@ -144,7 +146,7 @@ class Slab:
         self._back(start, size)
         self._end = start + size
         self.slot_bytes = size  # not before: one batch that fits nowhere is no measure
-        self._held_bytes += size
+        self.held_bytes += size
         if self._pinner is not None:
             self._pinner.pin(self._address + start, size)
         return Slot(start, size)
@@ -161,11 +163,11 @@ class Slab:
             self._remove(start, size)
             raise MemoryLimitError(
                 f"a batch needs a slot of {size:,} bytes, and the system has no memory left for "
-                f"it, beside slots of {self._held_bytes:,} bytes: keep fewer batches, lower "
+                f"it, beside slots of {self.held_bytes:,} bytes: keep fewer batches, lower "
                 "`prefetch_batches`, `batch_size` or `max_memory_bytes`, or end other processes",
                 needed_bytes=size,
-                held_bytes=self._held_bytes,
-                limit_bytes=self._max_bytes,
+                held_bytes=self.held_bytes,
+                limit_bytes=self.max_bytes,
             ) from error
 
     def free(self, slot: Slot) -> None:
@@ -211,7 +213,7 @@ class Slab:
         self.free(slot)
 
     def _discard(self, slot: Slot) -> None:
-        self._held_bytes -= slot.capacity
+        self.held_bytes -= slot.capacity
         if self._pinner is not None:
             self._pinner.unpin(self._address + slot.offset)
         self._remove(slot.offset, slot.capacity)

@@ -8,7 +8,6 @@ from typing import Any
 from feeder.plan.batches import Chunk
 from feeder.produce.ambient import Ambient, Scope
 from feeder.produce.clock import Clock
-from feeder.produce.lane import Item
 from feeder.produce.maps import Maps, own
 from feeder.produce.recipe import Recipe
 from feeder.produce.stream_transforms import split
@@ -34,19 +33,24 @@ class StreamRecords:
         """Whether records are those that were read, all of them objects of their own."""
         return not self._owned
 
-    def rows(self, chunk: Chunk, items: list[Item], clock: Clock) -> Iterator[tuple[int, Any]]:
-        """Yields row and record, in order; the clock then runs for the collation.
+    def rows(self, chunk: Chunk, records: list[Any], clock: Clock) -> Iterator[tuple[int, Any]]:
+        """Row and record, in order; the clock then runs for the collation.
 
         Args:
-            chunk: Which records.
-            items: As they were read.
+            chunk: Which records; it knows their names.
+            records: As they were read.
             clock: Told what is being done.
         """
         if not self._owned:
             clock.enter("collate")
-            yield from ((row, item[0]) for row, item in enumerate(items))
-            return
-        for row, (record, key, shard, number) in enumerate(items):
+            return enumerate(records)
+        return self._made(chunk, records, clock)
+
+    def _made(self, chunk: Chunk, records: list[Any], clock: Clock) -> Iterator[tuple[int, Any]]:
+        assert chunk.reads is not None
+        assert chunk.reads.names is not None
+        named = zip(records, chunk.reads.names(), strict=True)
+        for row, (record, (key, shard, number)) in enumerate(named):
             clock.enter("transform", row)
             try:
                 record = self._transformed(own(record), key)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from feeder.produce.memory import oom_kills
 
 START_TIMEOUT_S = 60.0
 """Least time for a worker to load the recipe; imports are slow where disks are."""
+
+_DEATHS_KEPT = 1000
 
 _log = logging.getLogger("feeder")
 
@@ -49,10 +52,12 @@ class Supervisor:
 
     Attributes:
         num_restarts: Workers that died and were replaced.
+        deaths: Their numbers, and when it was seen, of the last of them.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.num_restarts = 0
+        self.deaths: deque[tuple[int, int]] = deque(maxlen=_DEATHS_KEPT)
         self._limits = limits
         self._deaths = Deaths()
         self._oom_kills_before = oom_kills()
@@ -106,6 +111,7 @@ class Supervisor:
             task: What it was at.
         """
         self.num_restarts += 1
+        self.deaths.append((worker.worker_id, time.perf_counter_ns()))
         if code is None:
             return None
         told = f"ended with {deaths.listed([code], self._oom_kills())}"

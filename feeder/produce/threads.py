@@ -36,6 +36,8 @@ from feeder.produce.session import Locate, Outcome
 from feeder.produce.slots import FORKED, Slab
 from feeder.produce.streams import Streams
 from feeder.produce.supervise import START_TIMEOUT_S, Limits
+from feeder.produce.turns import Turns
+from feeder.produce.workforce import Workforce
 
 CLOSE_TIMEOUT_S = 2.0
 """Longest wait for threads that are at a batch when all is closed."""
@@ -78,9 +80,6 @@ class Threads:
         slab: The slots, owned from now on.
     """
 
-    worker_pids = ()
-    num_restarts = 0
-
     def __init__(
         self,
         recipe: Recipe,
@@ -95,8 +94,9 @@ class Threads:
         self._timeout_s = limits.timeout_s
         self._slab = slab
         self._streams: Streams | None = None
+        self._turns = Turns()
         if recipe.lanes is not None:
-            self._streams = Streams(recipe, shared=True)
+            self._streams = Streams(recipe, self._turns)
             self._streams.tell_busy = self._still_busy
         self._pid = os.getpid()
         self._changed = threading.Condition()
@@ -109,6 +109,17 @@ class Threads:
 
     def start(self) -> None:
         """Nothing to do: threads start at once, with the first batch."""
+
+    def workforce(self) -> Workforce:
+        """The threads."""
+        return Workforce(
+            "thread",
+            self._num_workers,
+            self.window,
+            self._slab.slot_bytes,
+            self._slab.held_bytes,
+            self._slab.max_bytes,
+        )
 
     def session(self, locate: Locate | None = None) -> ThreadSession:
         """Opens a session."""
@@ -233,6 +244,8 @@ class Threads:
                 while self._jobs:
                     job = self._jobs.popleft()
                     if job.wanted_by():
+                        if job.chunk.reads is not None:
+                            self._turns.begin(job.chunk)
                         worker.since, worker.job = time.monotonic(), job
                         return job
                     self._forget(job)
@@ -260,6 +273,9 @@ class Threads:
             outcome = build_here(builder, job.chunk, self._slab, 0 if awaited else 2, locate)
         except BaseException as error:  # of a kind that user code should not raise
             return Failure.of(error, "build", None)
+        finally:
+            if job.chunk.reads is not None:
+                self._turns.end(job.chunk)
         if isinstance(outcome, Failure) and isinstance(outcome.exception, MemoryLimitError):
             with self._changed:
                 if job.wanted_by() and not awaited:

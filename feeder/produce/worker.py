@@ -16,13 +16,14 @@ import sys
 from collections import deque
 
 from feeder.produce import homing, payload
-from feeder.produce.builder import Builder, GivenUpError
+from feeder.produce.builder import Builder
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import START, Failure
 from feeder.produce.given import GivenBuilder, builder_of
 from feeder.produce.lane import Snapshot
 from feeder.produce.layout import Buffer, Layout
 from feeder.produce.messages import MAX_PACKET, Kind, Message, decode, decode_task, encode, post
+from feeder.produce.session import GivenUpError
 from feeder.produce.slots import Slot, map_shared
 
 _LAYOUTS_NAMED = 1024

@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import optree
 from numpy.typing import NDArray
 
-from feeder.spec import ArraySpec
+
+class RowSpec(NamedTuple):
+    """Shape and dtype of one leaf of a record."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class Gathers(Protocol):
+    """A source that puts its rows straight into the batch, where nothing is done to them.
+
+    It runs no code of the user's, and writes to no batch once ``read_into`` has returned or raised.
+
+    Attributes:
+        treespec: Structure of a record.
+        row_specs: The leaves of a record.
+    """
+
+    @property
+    def treespec(self) -> optree.PyTreeSpec: ...
+
+    @property
+    def row_specs(self) -> Sequence[RowSpec]: ...
+
+    def read_into(self, indices: NDArray[np.int64], out: Sequence[NDArray[Any]]) -> None:
+        """Copies the rows at ``indices`` into ``out``, one array per leaf.
+
+        Args:
+            indices: Shape (rows,), every one in ``range(len(self))``.
+            out: C-contiguous arrays of shape (rows, *row shape) and of the leaves' dtypes.
+        """
+        ...
+
+
+def gathers(source: object) -> Gathers | None:
+    """The source, where its rows can be gathered from memory; else None."""
+    found: Any = getattr(source, "gathered", None)
+    return found if hasattr(found, "read_into") else None
 
 
 class ArraySource:
@@ -21,7 +58,7 @@ class ArraySource:
     Attributes:
         treespec: Structure of a record.
         arrays: One array per leaf, all of the same length.
-        record_spec: Its `ArraySpec`, or a pytree of those; None where some leaf holds objects.
+        row_specs: The leaves of a record.
     """
 
     def __init__(self, tree: Any) -> None:
@@ -34,9 +71,13 @@ class ArraySource:
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"len({name}) = {length}" for name, length in lengths.items())
             raise ValueError(f"`source` must hold arrays of one length, got {listed}")
-        specs = [ArraySpec(array.shape[1:], array.dtype) for array in self.arrays]
-        has_objects = any(spec.dtype.hasobject for spec in specs)
-        self.record_spec = None if has_objects else self.treespec.unflatten(specs)
+
+        self.row_specs = [RowSpec(array.shape[1:], array.dtype) for array in self.arrays]
+
+    @property
+    def gathered(self) -> ArraySource | None:
+        """Itself; None where some leaf is an array of Python objects."""
+        return None if any(array.dtype.hasobject for array in self.arrays) else self
 
     def __len__(self) -> int:
         return len(self.arrays[0])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feeder.sources.arrays import ArraySource
 from feeder.sources.callable import FromCallable
+from feeder.sources.huggingface import HuggingFace, kind_of
 from feeder.sources.stream import Stream, as_stream
 
 
@@ -28,29 +27,6 @@ class RandomAccess(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-@runtime_checkable
-class InPlace(Protocol):
-    """A source that also writes its records straight into a batch, where nothing is done to them.
-
-    It runs no code of others, so that nothing draws from the global generators meanwhile.
-
-    Attributes:
-        record_spec: A record, with an `ArraySpec` in the place of each leaf; None: it cannot write
-            in place after all, as its records are not all alike.
-    """
-
-    record_spec: Any
-
-    def read_into(self, indices: NDArray[np.int64], out: Sequence[NDArray[Any]], /) -> None:
-        """Writes the records at ``indices`` into ``out``.
-
-        Args:
-            indices: Shape (rows,), every one in ``range(len(self))``.
-            out: Arrays of shape (rows, *leaf shape), in the order of optree's leaves.
-        """
-        ...
-
-
 Source: TypeAlias = RandomAccess | Stream | FromCallable
 
 
@@ -59,9 +35,10 @@ def as_source(source: object) -> Source:
 
     Args:
         source: A NumPy or JAX array, or a dict, tuple or named tuple of them, nested or not:
-            a source of its rows. A list: a source of its items. Anything with ``len()`` and
-            ``[]`` as it is. Any other iterable, a function that returns an iterator, or an object
-            with ``num_shards`` and ``open``: a stream.
+            a source of its rows. A list: a source of its items. A data set of Hugging Face's: as
+            `HuggingFace` says. Anything with ``len()`` and ``[]`` as it is. Any other iterable, a
+            function that returns an iterator, or an object with ``num_shards`` and ``open``: a
+            stream.
 
     Raises:
         TypeError: It is none of these, or a leaf of a pytree is no array.
@@ -73,6 +50,9 @@ def as_source(source: object) -> Source:
         raise TypeError(f"`source` must be a collection of records, got {_kind(source)}")
     if isinstance(source, FromCallable):
         return source
+    if kind_of(source) is not None:
+        found: Source = HuggingFace(source)
+        return found
     if _has_items(source):
         assert isinstance(source, RandomAccess)
         return source

@@ -10,7 +10,13 @@ from feeder.testing import assert_reproducible, assert_same_batches
 from tests.sources.makers import MAKERS
 from tests.support import as_bytes, kill_one
 
-each_source = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+each_source = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=getattr(make, "pytestmark", ()))
+        for name, make in MAKERS.items()
+    ],
+)
 WHOLE = {"shuffle": True, "seed": 3, "num_epochs": 2, "last_batch": "keep"}
 BATCH = 8
 

@@ -12,6 +12,15 @@ import psutil
 import pytest
 
 import feeder
+from feeder.feed.reading import Reading
+from feeder.plan.stream import StreamPlanner
+from feeder.produce.builder import Builder
+from feeder.produce.built import Built
+from feeder.produce.recipe import Recipe
+from feeder.produce.session import GivenUpError
+from feeder.produce.streams import Streams
+from feeder.produce.turns import Turns
+from feeder.streaming import Streaming
 from tests.streams.shards import (
     LENGTHS,
     WORKERS,
@@ -522,3 +531,43 @@ def test_shards_named_by_items_are_a_stream(tmp_path):
         assert ids_of(run(source, 4, **workers)) == ids_of(run(stream(), 4))
     with pytest.raises(ValueError, match="`items` must name at least one shard, got none"):
         feeder.stream_of([], lines)
+
+
+def test_a_thread_that_comes_too_late_closes_no_shard_of_the_others(tmp_path):
+    log = tmp_path / "opened"
+    asked = Streaming.of(
+        Recipe.of(
+            source=stream([100, 100], Plain, log),
+            transforms=(),
+            collate=None,
+            batch_transforms=(),
+            seed=0,
+            worker_init=None,
+            on_bad_record="raise",
+        ),
+        num_epochs=1,
+        shuffle=False,
+        last_batch="drop",
+        batch_size=4,
+        sampler=None,
+        batch_sampler=None,
+        snapshot_every=1,
+    )
+    planner = StreamPlanner(2, None, 4, 1, "drop")
+    reading = Reading(planner, np.arange, None)
+    turns = Turns()
+    builder = Builder(asked.recipe, False, Streams(asked.recipe, turns))
+
+    def build(step, settled):
+        place = planner.start()
+        for _ in range(step):
+            place = planner.plan(place, {}).after
+        chunk = reading.chunk(planner.plan(place, {}), 1, (1,), settled, True)
+        turns.begin(chunk)
+        return builder.build(chunk, lambda size: (bytearray(size), 0))
+
+    assert all(isinstance(build(step, max(0, step - 2)), Built) for step in range(20))
+    with pytest.raises(GivenUpError):
+        build(3, 0)
+    assert isinstance(build(20, 18), Built)
+    assert len(log.read_text().splitlines()) == 2

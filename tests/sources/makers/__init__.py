@@ -3,7 +3,8 @@
 Each module has ``MAKERS``, of names and functions: ``make(folder)`` writes whatever files the
 source needs below ``folder`` (empty at the first call, and the same at later ones, which must not
 write again) and returns the source and its records as a list; for a stream, None in its place.
-There are 40 to 200 records.
+There are 40 to 200 records. A maker may bear a mark of pytest's, as ``@pytest.mark.matrix`` where
+its workers take long to start.
 """
 
 from __future__ import annotations

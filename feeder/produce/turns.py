@@ -1,0 +1,63 @@
+"""Whose turn it is to read, where threads share the lanes of a stream.
+
+Guarantees:
+    * Each lane is read by one thread at a time, for one chunk after the other, in the order in
+      which the chunks were begun: none ever waits for what a later one waits for.
+    * Who waits for a turn waits for threads that have theirs, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from feeder.plan.batches import Chunk
+
+_Lane: TypeAlias = tuple[int, int]
+"""Run and number of a lane."""
+
+
+class Turns:
+    """A line of chunks before each lane."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._lines: dict[_Lane, deque[Chunk]] = {}
+
+    def begin(self, chunk: Chunk) -> None:
+        """A chunk is begun: it comes last in the line of each of its lanes."""
+        with self._changed:
+            for lane in _lanes_of(chunk):
+                self._lines.setdefault(lane, deque()).append(chunk)
+
+    def wait(self, chunk: Chunk) -> None:
+        """Waits until it comes first in all of them."""
+        lanes = list(_lanes_of(chunk))
+        with self._changed:
+            self._changed.wait_for(lambda: all(self._lines[lane][0] is chunk for lane in lanes))
+
+    def end(self, chunk: Chunk) -> None:
+        """A chunk was read, or will not be. Idempotent."""
+        with self._changed:
+            for lane in _lanes_of(chunk):
+                line = self._lines.get(lane)
+                if line is not None and chunk in line:
+                    line.remove(chunk)
+                    if not line:
+                        del self._lines[lane]
+            self._changed.notify_all()
+
+    def if_free(self, run: int, lane: int, chunk: Chunk, do: Callable[[], object]) -> None:
+        """Does something quick with a lane, where it is this chunk's turn, or nobody's."""
+        with self._changed:
+            line = self._lines.get((run, lane))
+            if line is None or line[0] is chunk:
+                do()
+
+
+def _lanes_of(chunk: Chunk) -> Iterator[_Lane]:
+    reads = chunk.reads
+    assert reads is not None
+    return ((reads.run, lane + reads.first_lane) for lane in reads.pattern.lane_set)

@@ -1,0 +1,71 @@
+"""Threads that share the lanes of a stream: none waits for what a later chunk waits for."""
+
+import os
+import threading
+
+import numpy as np
+
+import feeder
+from feeder.plan.batches import Reads
+from feeder.plan.patterns import of_rows
+from feeder.produce.turns import Turns
+from tests.streams.shards import ids_of, record
+
+
+def chunk(step, *lanes):
+    numbers = np.array(lanes)
+    pattern = of_rows(numbers, np.zeros_like(numbers), np.zeros_like(numbers))
+    return Reads(1, (1,), 0, True, pattern, 0, 0, 0).chunk(step)
+
+
+def test_a_turn_comes_in_the_order_in_which_chunks_were_begun():
+    turns = Turns()
+    first, second, third = chunk(0, 0, 1), chunk(1, 1, 2), chunk(2, 3)
+    for each in (first, second, third):
+        turns.begin(each)
+    turns.wait(first)
+    turns.wait(third)  # it shares no lane
+    came = threading.Event()
+    waiting = threading.Thread(target=lambda: (turns.wait(second), came.set()))
+    waiting.start()
+    assert not came.is_set()
+    free = []
+    turns.if_free(1, 1, second, lambda: free.append(1))
+    turns.if_free(1, 9, second, lambda: free.append(9))
+    turns.if_free(1, 3, third, lambda: free.append(3))
+    turns.if_free(2, 1, second, lambda: free.append("of another run"))
+    assert free == [9, 3, "of another run"]
+    turns.end(first)
+    turns.end(first)
+    waiting.join()
+    turns.end(second)
+    turns.if_free(1, 1, third, lambda: free.append(1))
+    assert free[-1] == 1
+
+
+def test_a_batch_comes_though_later_ones_wait_in_every_other_thread(tmp_path):
+    fifo = tmp_path / "block"
+    os.mkfifo(fifo)
+
+    def shard(number, epoch, state):
+        for at in range(12):
+            if at == 6:
+                os.close(os.open(fifo, os.O_RDONLY))  # waits for a writer
+            yield record(number, at)
+
+    slow = [feeder.RandomMap(lambda record, rng: (rng.random(), record)[1])]
+    loader = feeder.DataLoader(
+        feeder.Stream(shard, 2),
+        4,
+        num_workers=4,
+        worker_type="thread",
+        transforms=slow,
+        prefetch_batches=4,
+    )
+    with loader, iter(loader) as batches:
+        got = [next(batches) for _ in range(3)]  # the fourth is asked for, and waits
+        writer = os.open(fifo, os.O_RDWR)
+        got += list(batches)
+        os.close(writer)
+    assert ids_of(got)[:2] == [[0, 1, 1000, 1001], [2, 3, 1002, 1003]]
+    assert len(got) == 6
