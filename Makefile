@@ -36,6 +36,7 @@ bench: $(VENV)/benchmarks.stamp
 	$(VENV)/bin/python benchmarks/streams.py
 	$(VENV)/bin/python benchmarks/composition.py
 	$(VENV)/bin/python benchmarks/files.py
+	$(VENV)/bin/python benchmarks/images.py
 	$(VENV)/bin/python benchmarks/placement.py
 	$(VENV)/bin/python benchmarks/monitoring.py
 	$(VENV)/bin/python benchmarks/transfer.py

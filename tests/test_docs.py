@@ -67,6 +67,6 @@ def test_the_blocks_of_the_page_on_composition_run(tmp_path):
 def test_the_blocks_of_the_page_on_sources_run(tmp_path):
     text = (ROOT / "docs" / "sources.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 4
     (code, _, errors) = run(f"import os\nos.chdir({str(tmp_path)!r})\n" + "\n".join(blocks), 1)[0]
     assert code == 0, errors

@@ -33,6 +33,7 @@ from feeder.produce.stream_records import StreamRecords
 from feeder.produce.streams import Streams
 from feeder.sources import RandomAccess, Stream
 from feeder.sources.arrays import Gathers, gathers
+from feeder.sources.protocol import offers_list
 
 _LAYOUTS_KEPT = 64
 """Layouts remembered; a `collate` that pads to the longest record makes many."""
@@ -92,7 +93,7 @@ class Builder:
         plain = not (recipe.transforms or recipe.collate or recipe.batch_transforms)
         self._arrays = gathers(source) if plain else None
         self._ready = hasattr(source, "read") and not recipe.transforms and not recipe.collate
-        self._reads_at_once = hasattr(source, "read") or hasattr(source, "__getitems__")
+        self._reads_at_once = hasattr(source, "read") or offers_list(source)
 
     @property
     def keys_generators(self) -> bool:

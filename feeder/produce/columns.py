@@ -3,8 +3,8 @@
 Guarantees:
     * No value is cast and no string is cut: a leaf that differs from the batch's first record
       in shape, dtype or structure is a `RecordMismatchError`.
-    * Numbers and arrays of numbers become rows of arrays; any other leaf (str, bytes, any
-      object) becomes a row of an array of dtype object.
+    * Numbers and arrays of numbers become rows of arrays, and so do PyTorch's tensors and Pillow's
+      images; any other leaf (str, bytes, any object) becomes a row of an array of dtype object.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import optree
 from numpy.typing import NDArray
 
+from feeder import tensors
 from feeder.errors import RecordMismatchError
 from feeder.plan.batches import Chunk
 from feeder.plan.order import Indices
@@ -35,7 +36,13 @@ def as_array(leaf: Any) -> NDArray[Any] | None:
     if isinstance(leaf, str | bytes):
         # NumPy would make fixed-length strings of them, a dtype for each length.
         return None
-    if isinstance(leaf, bool | int | float | complex | np.generic) or hasattr(leaf, "__array__"):
+    if tensors.is_tensor(leaf):
+        return tensors.as_numpy(leaf)
+    if (
+        isinstance(leaf, bool | int | float | complex | np.generic)
+        or hasattr(leaf, "__array__")
+        or hasattr(type(leaf), "__array_interface__")  # of an image it would copy the pixels
+    ):
         array = np.asarray(leaf)
         return None if array.dtype.hasobject else array
     return None
@@ -159,6 +166,8 @@ class Columns:
         kinds = set(map(type, column))
         if len(kinds) > 1:
             return False
+        if tensors.is_tensor(column[0]):
+            column, kinds = tuple(map(tensors.as_numpy, column)), {np.ndarray}
         (kind,) = kinds
         if kind is np.ndarray and expected.ndim:
             if set(map(len, column)) != {expected.shape[0]}:

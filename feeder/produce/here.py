@@ -18,6 +18,7 @@ from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer
 from feeder.produce.recipe import Recipe
+from feeder.produce.records import offers_list
 
 
 def build_alone(recipe: Recipe, chunk: Chunk) -> Any:
@@ -152,7 +153,7 @@ class _OneRecord:
 
     def __getitem__(self, index: int) -> Any:
         if not self._record:
-            if hasattr(self._source, "__getitems__"):
+            if offers_list(self._source):
                 (record,) = self._source.__getitems__([self._index])
             else:
                 record = self._source[self._index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections import deque
 
 from feeder.plan.batches import Chunk
@@ -40,6 +41,7 @@ class Inline:
         self._recipe = recipe
         self.ahead = ahead
         self._slab = slab
+        self._sessions: weakref.WeakSet[InlineSession] = weakref.WeakSet()
 
     def start(self) -> None:
         """Nothing to do."""
@@ -54,10 +56,16 @@ class Inline:
 
     def session(self, locate: Locate | None = None) -> InlineSession:
         """Opens a session, with a builder of its own."""
-        return InlineSession(builder_of(self._recipe), self._slab, self.ahead, locate)
+        builder = builder_of(self._recipe)
+        session = InlineSession(builder, self._slab, self.ahead, locate)
+        weakref.finalize(session, builder.close)  # an iterator that nobody closed
+        self._sessions.add(session)
+        return session
 
     def close(self) -> None:
-        """Gives back all memory but that of batches still alive."""
+        """Gives back the memory of batches that nobody holds; closes what is open of a stream."""
+        for session in self._sessions:
+            session.close()
         self._slab.close()
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import optree
 
+from feeder import tensors
 from feeder.plan.rng import RecordRng
-from feeder.produce.transforms import RandomMap
+from feeder.produce.transforms import OfSource, RandomMap
 
 MAX_ERROR = 300
 """Characters of an error that are kept of a bad record."""
@@ -25,7 +26,7 @@ class Maps:
     """Some of a loader's transforms, each of which makes one record of one.
 
     Args:
-        transforms: Callables, or `RandomMap`.
+        transforms: Callables, `RandomMap` or `OfSource`.
         seed: Key of all randomness.
         first: Place of the first of them among the loader's transforms.
     """
@@ -33,7 +34,9 @@ class Maps:
     def __init__(self, transforms: Sequence[Any], seed: int, first: int = 0) -> None:
         self._rng = RecordRng(seed)
         self._transforms: list[tuple[int, Any, bool]] = [
-            (place, one.function, True) if isinstance(one, RandomMap) else (place, one, False)
+            (place, one.function, isinstance(one, RandomMap))
+            if isinstance(one, RandomMap | OfSource)
+            else (place, one, False)
             for place, one in enumerate(transforms, start=first)
         ]
 
@@ -67,6 +70,10 @@ def own(record: Any) -> Any:
     A source may hand out what it holds. User code that then changes a record in place would
     change the source, and with it every batch to come that holds this record.
     """
-    return optree.tree_map(
-        lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, record
-    )
+    return optree.tree_map(_own_leaf, record)
+
+
+def _own_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    return leaf.clone() if tensors.is_tensor(leaf) else leaf

@@ -11,7 +11,7 @@ from feeder import arguments
 from feeder.plan.windows import Lanes
 from feeder.produce.bad import ON_BAD_RECORD, OnBadRecord
 from feeder.produce.info import WorkerInfo, enter
-from feeder.produce.transforms import Filter, FlatMap, RandomMap
+from feeder.produce.transforms import Filter, FlatMap, OfSource, RandomMap
 from feeder.sources import FromCallable, Source, Stream, as_source
 
 
@@ -21,7 +21,7 @@ class Recipe:
 
     Attributes:
         source: Where records come from.
-        transforms: Per record, in order: callables, or `RandomMap`.
+        transforms: Per record, in order: callables, `RandomMap`, `OfSource`.
         collate: List of records → batch; None: stack every leaf.
         batch_transforms: Per local batch, in order.
         seed: Key of all randomness.
@@ -62,6 +62,8 @@ class Recipe:
             "transforms", transforms, "transform(record)", (RandomMap, Filter, FlatMap)
         )
         _check_transforms(source, transforms)
+        if isinstance(source, Stream) and source.decode is not None:
+            transforms = (OfSource(source.decode), *transforms)
         return cls(
             source,
             transforms,
@@ -109,7 +111,7 @@ def _check_transforms(source: Source, transforms: tuple[Any, ...]) -> None:
 
 
 def _name(function: Any) -> str:
-    if isinstance(function, RandomMap | FlatMap):
+    if isinstance(function, RandomMap | FlatMap | OfSource):
         return f"{type(function).__name__}({_name(function.function)})"
     if isinstance(function, Filter):
         return f"Filter({_name(function.predicate)})"

@@ -21,7 +21,9 @@ from feeder.produce.bad import BadRecord, OnBadRecord
 from feeder.produce.clock import Clock
 from feeder.produce.columns import check_rows
 from feeder.produce.maps import MAX_ERROR, Maps, own
+from feeder.produce.transforms import first_place
 from feeder.sources import RandomAccess
+from feeder.sources.protocol import offers_list
 
 
 class Records:
@@ -47,9 +49,9 @@ class Records:
     ) -> None:
         self._source = source
         self._whole = hasattr(source, "read")  # the source returns batches, not records
-        self._listed = not self._whole and hasattr(source, "__getitems__")
         self._opens = not self._whole and hasattr(source, "open_rows")  # one that is composed
-        self._maps = Maps(transforms, seed)
+        self._listed = not self._whole and offers_list(source)
+        self._maps = Maps(transforms, seed, first_place(transforms))
         self._raises = on_bad_record == "raise"
         self._owned = keeps and not self._whole
         self._ambient = ambient
@@ -112,6 +114,11 @@ class Records:
         if self._ambient is not None and self._ambient.keyed:
             self._ambient.key(Scope.RECORD, position)
         record = read(row, index)
+        if record is None:
+            raise TypeError(
+                f"`source[{index}]` must be a record, got None; does its __getitem__ end without a "
+                "return? What a MapDataset of Grain's has filtered, `on_bad_record` passes over"
+            )
         if self._owned:
             record = own(record)
         if self._maps:

@@ -11,6 +11,7 @@ from feeder.produce.clock import Clock
 from feeder.produce.maps import Maps, own
 from feeder.produce.recipe import Recipe
 from feeder.produce.stream_transforms import split
+from feeder.produce.transforms import first_place
 
 
 class StreamRecords:
@@ -23,7 +24,8 @@ class StreamRecords:
 
     def __init__(self, recipe: Recipe, ambient: Ambient | None) -> None:
         early, late = split(recipe.transforms, recipe.on_bad_record == "skip")
-        self._maps = Maps(late, recipe.seed, first=len(early))
+        first = first_place(recipe.transforms) + len(early)
+        self._maps = Maps(late, recipe.seed, first)
         self._ambient = ambient
         # A record stays where it was read until its batch is settled, and may be asked for again.
         self._owned = bool(late or recipe.collate)

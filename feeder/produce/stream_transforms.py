@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from feeder.produce.maps import Maps, own
-from feeder.produce.transforms import Filter, FlatMap
+from feeder.produce.transforms import Filter, FlatMap, first_place
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -56,7 +56,7 @@ class Expansion:
     def __init__(self, transforms: Sequence[Any], seed: int) -> None:
         self._steps: list[Filter | FlatMap | Maps] = [
             one if isinstance(one, Filter | FlatMap) else Maps([one], seed, first=place)
-            for place, one in enumerate(transforms)
+            for place, one in enumerate(transforms, start=first_place(transforms))
         ]
 
     def __call__(self, record: Any, key: int) -> list[tuple[Any, int]]:

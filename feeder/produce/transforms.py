@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,3 +81,15 @@ class FlatMap:
             )
         size: Any = arguments.integer("max_records", self.max_records, 1)
         object.__setattr__(self, "max_records", size)
+
+
+@dataclass(frozen=True, slots=True)
+class OfSource:
+    """What a stream makes of each record that it read, before the loader's transforms."""
+
+    function: Callable[[Any], Any]
+
+
+def first_place(transforms: Sequence[Any]) -> int:
+    """The place of the first transform, so that the loader's own are counted from 0."""
+    return -sum(isinstance(one, OfSource) for one in transforms)

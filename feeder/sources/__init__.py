@@ -10,11 +10,14 @@ from feeder.sources.arrow_ipc import Arrow
 from feeder.sources.callable import FromCallable
 from feeder.sources.hdf5 import HDF5
 from feeder.sources.huggingface import HuggingFace
+from feeder.sources.images import ImageFolder
 from feeder.sources.npy import Npy
 from feeder.sources.parquet import Parquet
+from feeder.sources.pillow import decode_image
 from feeder.sources.protocol import RandomAccess, Source, as_source
 from feeder.sources.stream import Stream, stream_of
 from feeder.sources.tensorstore import TensorStore, write_tensorstore
+from feeder.sources.webdataset import WebDataset
 
 __all__ = [
     "HDF5",
@@ -23,13 +26,16 @@ __all__ = [
     "Arrow",
     "FromCallable",
     "HuggingFace",
+    "ImageFolder",
     "Npy",
     "Parquet",
     "RandomAccess",
     "Source",
     "Stream",
     "TensorStore",
+    "WebDataset",
     "as_source",
+    "decode_image",
     "stream_of",
     "write_tensorstore",
 ]

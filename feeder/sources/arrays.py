@@ -9,6 +9,8 @@ import numpy as np
 import optree
 from numpy.typing import NDArray
 
+from feeder import tensors
+
 
 class RowSpec(NamedTuple):
     """Shape and dtype of one leaf of a record."""
@@ -107,7 +109,7 @@ def _as_array(name: str, leaf: Any) -> NDArray[Any]:
             f"`source` must be a pytree of arrays, got {type(leaf).__name__} at {name}; "
             "use numpy.asarray, or a list of records"
         )
-    array = np.asarray(leaf)
+    array = tensors.as_numpy(leaf) if tensors.is_tensor(leaf) else np.asarray(leaf)
     if array.ndim == 0:
         raise TypeError(f"`source` must hold arrays of rows, got a single value at {name}")
     return array

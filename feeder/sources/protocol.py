@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from feeder import tensors
 from feeder.sources.arrays import ArraySource
 from feeder.sources.callable import FromCallable
 from feeder.sources.huggingface import HuggingFace, kind_of
@@ -30,21 +31,30 @@ class RandomAccess(Protocol):
 Source: TypeAlias = RandomAccess | Stream | FromCallable
 
 
+def offers_list(source: object) -> bool:
+    """Whether it reads lists of records; a class may say that it does not, by None."""
+    return callable(getattr(source, "__getitems__", None))
+
+
 def as_source(source: object) -> Source:
     """Makes a source of what the user gave.
 
     Args:
-        source: A NumPy or JAX array, or a dict, tuple or named tuple of them, nested or not:
-            a source of its rows. A list: a source of its items. A data set of Hugging Face's: as
-            `HuggingFace` says. Anything with ``len()`` and ``[]`` as it is. Any other iterable, a
-            function that returns an iterator, or an object with ``num_shards`` and ``open``: a
-            stream.
+        source: A NumPy or JAX array, a tensor of PyTorch's, or a dict, tuple or named tuple of
+            them, nested or not: a source of its rows. A list: a source of its items. A data set of
+            Hugging Face's: as `HuggingFace` says. Anything with ``len()`` and ``[]`` as it is. Any
+            other iterable, a function that returns an iterator, or an object with ``num_shards``
+            and ``open``: a stream.
 
     Raises:
         TypeError: It is none of these, or a leaf of a pytree is no array.
         ValueError: The arrays of a pytree differ in length.
     """
-    if isinstance(source, np.ndarray | dict | tuple) or _is_jax_array(source):
+    if (
+        isinstance(source, np.ndarray | dict | tuple)
+        or _is_jax_array(source)
+        or tensors.is_tensor(source)
+    ):
         return ArraySource(source)
     if isinstance(source, str | bytes | set | frozenset | type):
         raise TypeError(f"`source` must be a collection of records, got {_kind(source)}")

@@ -11,7 +11,7 @@ import optree
 from feeder.plan.order import Indices
 from feeder.plan.schedule import MAX_POSITIONS
 from feeder.sources.callable import FromCallable
-from feeder.sources.protocol import RandomAccess, as_source
+from feeder.sources.protocol import RandomAccess, as_source, offers_list
 from feeder.sources.stream import Stream
 
 ReadRow = Callable[[int], Any]
@@ -107,7 +107,7 @@ def open_rows(source: Any, name: str, indices: Indices) -> ReadRow:
         opened: ReadRow = source.open_rows(indices)
         return opened
     asked = indices.tolist()
-    if not hasattr(source, "__getitems__"):
+    if not offers_list(source):
         return lambda row: source[asked[row]]
     try:
         records = list(source.__getitems__(asked))

@@ -40,10 +40,17 @@ class Stream:
             workers, each read shards of their own. A multiple of the batch size makes batches
             of one shard each.
 
+    Attributes:
+        decode: ``decode(record)`` → record: what a kind of stream does to each record that was
+            read, before the loader's transforms, as they do: once its row is known, where it may
+            be left out. None: nothing.
+
     Raises:
         TypeError: An argument has the wrong type.
         ValueError: A number is below 1, or ``cycle_length`` above ``num_shards``.
     """
+
+    decode: Callable[[Any], Any] | None = None
 
     def __init__(
         self,
