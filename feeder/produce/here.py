@@ -18,7 +18,7 @@ from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
 from feeder.produce.layout import Buffer
 from feeder.produce.recipe import Recipe
-from feeder.produce.records import offers_list
+from feeder.sources.protocol import offers_list
 
 
 def build_alone(recipe: Recipe, chunk: Chunk) -> Any:
