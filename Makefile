@@ -34,6 +34,7 @@ bench: $(VENV)/benchmarks.stamp
 	$(VENV)/bin/python benchmarks/planning.py
 	$(VENV)/bin/python benchmarks/workers.py
 	$(VENV)/bin/python benchmarks/streams.py
+	$(VENV)/bin/python benchmarks/tensorstores.py
 	$(VENV)/bin/python benchmarks/composition.py
 	$(VENV)/bin/python benchmarks/files.py
 	$(VENV)/bin/python benchmarks/images.py

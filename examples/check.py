@@ -1,6 +1,6 @@
-"""Runs the examples of several processes, of Orbax and of a replay buffer.
+"""Runs the examples of several processes, of Orbax, of images and of a replay buffer.
 
-The last of them checks itself; what the others stop goes on the same. Ends with a line that says
+The last two check themselves; what the others stop goes on the same. Ends with a line that says
 whether all of this is so.
 """
 
@@ -38,6 +38,7 @@ def gpt(folder: Path, *options: str) -> str:
 
 def main() -> int:
     run("train_multihost.py")
+    run("train_images.py")  # compares its losses with those without workers
     run("replay_buffer.py", "--workers=2")  # compares its losses with those without workers
     with tempfile.TemporaryDirectory() as folder:
         ENVIRONMENT["JAX_COMPILATION_CACHE_DIR"] = f"{folder}/compiled"  # three runs of one program

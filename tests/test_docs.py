@@ -79,3 +79,12 @@ def test_the_blocks_of_the_page_on_sources_run(tmp_path):
     assert len(blocks) == 4
     (code, _, errors) = run(f"import os\nos.chdir({str(tmp_path)!r})\n" + "\n".join(blocks), 1)[0]
     assert code == 0, errors
+
+
+def test_the_blocks_of_the_page_on_tensorstore_run(tmp_path):
+    text = (ROOT / "docs" / "tensorstore.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 4
+    (code, out, errors) = run(f"import os\nos.chdir({str(tmp_path)!r})\n" + "\n".join(blocks), 1)[0]
+    assert code == 0, errors
+    assert out == "3000 (32, 32, 3) 1024\n(8, 64, 48, 1)\n2944\n"

@@ -156,7 +156,7 @@ class Builder:
                     return self._gather(self._placed, chunk, reserve, clock)
                 except Exception:
                     if self._raises:
-                        raise
+                        raise  # else each bad record is found out by itself
             if chunk.is_part and self._reads_at_once and self._ambient and self._ambient.keyed:
                 raise NotInPiecesError  # what is drawn while reading depends on the rows read
             if self._collate is not None or self._batch_transforms:

@@ -16,6 +16,7 @@ from feeder.sources.parquet import Parquet
 from feeder.sources.pillow import decode_image
 from feeder.sources.protocol import RandomAccess, Source, as_source
 from feeder.sources.stream import Stream, stream_of
+from feeder.sources.tensorstore import TensorStore, write_tensorstore
 from feeder.sources.webdataset import WebDataset
 
 __all__ = [
@@ -31,8 +32,10 @@ __all__ = [
     "RandomAccess",
     "Source",
     "Stream",
+    "TensorStore",
     "WebDataset",
     "as_source",
     "decode_image",
     "stream_of",
+    "write_tensorstore",
 ]

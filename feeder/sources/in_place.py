@@ -16,7 +16,8 @@ from feeder.spec import ArraySpec
 class InPlace(Protocol):
     """A source that also writes its records straight into a batch, where nothing is done to them.
 
-    It runs no code of others, so that nothing draws from the global generators meanwhile.
+    It runs no code of the user's, so that nothing draws from the global generators meanwhile, and
+    writes to no batch once ``read_into`` has returned or raised.
 
     Attributes:
         record_spec: A record, with an `ArraySpec` in the place of each leaf; None: it cannot write
