@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from feeder import arguments
 from feeder.errors import ClosedError, MemoryLimitError
@@ -43,6 +43,15 @@ class _Ready(NamedTuple):
     placed: tuple[int, int] = (0, 0)  # from when to when, by time.perf_counter_ns()
 
 
+class Owner(Protocol):
+    """The loader of an iterator."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        ...
+
+
 class BatchIterator(Iterator[Any]):
     """Delivers batches in step order; made by ``iter(loader)``.
 
@@ -50,7 +59,7 @@ class BatchIterator(Iterator[Any]):
     """
 
     def __init__(
-        self, stages: Stages, start: Cursor, owner: object, epoch: int | None = None
+        self, stages: Stages, start: Cursor, owner: Owner, epoch: int | None = None
     ) -> None:
         self._stages = stages
         self._feeds = stages.feeds  # or like them, that go on with another batch size
@@ -221,6 +230,8 @@ class BatchIterator(Iterator[Any]):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the iterator was closed; make a new one with iter(loader)")
+        if self._owner.closed:
+            raise ClosedError
         if os.getpid() != self._pid:
             raise ClosedError(
                 "the iterator was made before this process was forked, and is its parent's; make "

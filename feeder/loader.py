@@ -318,7 +318,7 @@ class DataLoader:
         return self._iterate(START, None)
 
     def _iterate(self, start: Cursor, epoch: int | None) -> BatchIterator:
-        if not self._close.alive:
+        if self.closed:
             raise ClosedError
         return BatchIterator(self._stages, start, self, epoch)
 
@@ -377,6 +377,11 @@ class DataLoader:
             Exception: Whatever user code raises at that record.
         """
         return self._sample.spec()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return not self._close.alive
 
     def close(self) -> None:
         """Ends all workers. Batches delivered stay valid. Idempotent."""

@@ -38,16 +38,18 @@ class Progress(Iterator[T], Generic[T]):
             total = operator.length_hint(self.batches, -1)
             total = None if total < 0 else total
         self._bar = tqdm(total=total, **{"unit": "batch", **options})
-        self._since = time.perf_counter()
-        self._waited = 0.0
-        self._records = self._count()
+        self._since = self._began = time.perf_counter()
+        self._waited = self._waited_before = 0.0
+        self._records = self._records_before = self._count()
 
     def __next__(self) -> T:
         """The next batch."""
         began = time.perf_counter()
         try:
             batch = next(self.batches)
-        except StopIteration:
+        except StopIteration:  # what stays on the screen is of the whole run
+            self._waited += self._waited_before
+            self._since, self._records = self._began, self._records_before
             self._show(time.perf_counter())
             self._bar.close()
             raise
@@ -82,6 +84,7 @@ class Progress(Iterator[T], Generic[T]):
         if (records := self._count()) is not None and self._records is not None:
             shown.insert(0, f"{number((records - self._records) / elapsed)} records/s")
         self._bar.set_postfix_str(", ".join(shown), refresh=False)
+        self._waited_before += self._waited
         self._since, self._waited, self._records = now, 0.0, records
 
     def _count(self) -> int | None:

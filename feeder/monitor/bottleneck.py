@@ -174,8 +174,8 @@ def _of_building(stats: Stats) -> tuple[float, str, str]:
 
 
 def _waits_for_storage(stats: Stats, stage: str) -> bool:
-    """Whether it reads, and waits more than it computes: more workers than processors may help."""
-    if stage != "read" or stats.worker_cpus is None:
+    """Whether workers wait more than they compute: more of them than processors may help."""
+    if stats.worker_cpus is None:
         return stage == "read"
     return stats.worker_cpus < 0.5 * stats.busy * stats.num_workers
 

@@ -165,7 +165,7 @@ class Meter:
             worker_type=force.kind,
             num_workers=force.num_workers,
             num_cpus=_num_cpus(),
-            worker_cpus=self._worker_cpus(used, rows) if force.kind == "process" else None,
+            worker_cpus=self._worker_cpus(used, rows, force.kind),
             window=force.window,
             can_split=force.can_split,
             num_chunks=force.num_chunks,
@@ -192,6 +192,7 @@ class Meter:
         if self._samples:
             last = self._samples[-1]
             same = {pid for _, pid in last.usage} >= set(force.pids.values())
+            same = same and last.slots_bytes == force.slots_bytes
             if same and now_ns - last.at_ns < _SAMPLE_NS:
                 return last
         return self._sample(now_ns, force)
@@ -203,11 +204,13 @@ class Meter:
         self._sample_at = now_ns + max(_SAMPLE_NS, took * _SAMPLE_SHARE)
         return found
 
-    def _worker_cpus(self, now: Sample, rows: Numbers) -> float | None:
+    def _worker_cpus(self, now: Sample, rows: Numbers, kind: str) -> float | None:
         """Processors that workers kept busy while these batches were delivered."""
+        if kind == "here":
+            return None
         began = int(rows[0, Column.LEFT]) if len(rows) else now.at_ns
         before = next((each for each in tuple(self._samples) if each.at_ns >= began), now)
-        return worker_cpus(before, now)
+        return worker_cpus(before, now, threads=kind == "thread")
 
 
 _num_cpus = functools.cache(available_cpus)

@@ -71,13 +71,16 @@ def sample(now_ns: int, force: Workforce) -> Sample:
     return Sample(now_ns, found, force.slots_bytes)
 
 
-def worker_cpus(before: Sample, now: Sample) -> float | None:
-    """Processors that workers kept busy between two samples; None: they are too close."""
+def worker_cpus(before: Sample, now: Sample, threads: bool = False) -> float | None:
+    """Processors that workers kept busy between two samples; None: they are too close.
+
+    Threads are a part of this process, whose other code counts with them.
+    """
     if now.at_ns - before.at_ns < LEAST_NS:
         return None
     spent = sum(
         used.cpu_s - before.usage[each].cpu_s if each in before.usage else used.cpu_s
         for each, used in now.usage.items()
-        if each[0] != "parent"
+        if (each[0] == "parent") == threads
     )
     return spent * 1e9 / (now.at_ns - before.at_ns)

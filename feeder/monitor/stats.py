@@ -108,8 +108,8 @@ class Stats:
             itself.
         num_workers: How many there are.
         num_cpus: Processors that this process and its workers may use.
-        worker_cpus: Processors that the worker processes kept busy, on average, of late; None: not
-            known.
+        worker_cpus: Processors that the workers kept busy, on average, of late; with threads, that
+            this process did, with the user's step. None: not known, or there are no workers.
         placed: Whether batches are placed on devices.
         window: Batches that may be under way.
         can_split: Whether raising ``chunks_per_batch`` would cut a batch for several workers.

@@ -76,7 +76,7 @@ def _stages(stats: Stats) -> list[str]:
             ms = (f"{figure * 1e3:,.2f}" for figure in figures)
             rows.append((name, f"{each.total_s:,.2f}", f"{stats.share(stage):.0%}", *ms))
     shown = [_row(row) for row in rows]
-    return [f"{shown[0]}   ms for a batch", *shown[1:]]
+    return [f"{shown[0]}   ms for a batch, without the first", *shown[1:]]
 
 
 def _row(row: Sequence[str]) -> str:
@@ -93,7 +93,8 @@ def _workers(stats: Stats) -> str:
         text = f"{stats.num_workers} {kind}, building {stats.busy:.0%} of the time"
     text += f"; {stats.num_cpus} processors"
     if stats.worker_cpus is not None:
-        text += f", of which workers keep {stats.worker_cpus:.1f} busy"
+        who = "this process keeps" if stats.worker_type == "thread" else "workers keep"
+        text += f", of which {who} {stats.worker_cpus:.1f} busy"
     if stats.restarts:
         text += f"; {stats.restarts} restarts"
     if stats.num_bad_records:

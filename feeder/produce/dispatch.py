@@ -62,6 +62,7 @@ class Dispatcher:
         self._ledger = Ledger(slab)
         self._supervisor = supervisor
         self._starting_over = False
+        self._last_code: int | None = None  # of the worker that died last
 
     def start(self) -> None:
         """Starts the workers."""
@@ -139,8 +140,10 @@ class Dispatcher:
     def _send_jobs(self) -> None:
         """Gives every task to the worker with the fewest; then work to the workers without."""
         while self.submitted:
-            self._ledger.add(self.submitted[0])  # first: Ctrl-C in between must lose no job
+            job = self.submitted[0]
+            self._ledger.add(job)  # first: Ctrl-C in between must lose no job
             self.submitted.popleft()
+            self._end_run(job)
         alive = [worker for worker in self._crew.workers.values() if worker.pid is not None]
         if not alive:
             return
@@ -319,17 +322,21 @@ class Dispatcher:
             self._ledger.fail(task.job, error)
         elif error is not None:
             self._give_up(worker, Failure.of(error, START, None))
-        self._end_runs(code)
-
-    def _end_runs(self, code: int | None) -> None:
-        """Fails the next job, of those that no worker has, of each run that outlived too many."""
+        self._last_code = code
         firsts: dict[int, Job] = {}
-        for task in self._ledger.unsent:
-            firsts.setdefault(id(task.job.inbox()), task.job)
+        for waiting in self._ledger.unsent:
+            firsts.setdefault(id(waiting.job.inbox()), waiting.job)
         for job in firsts.values():
-            inbox = job.wanted_by()
-            if inbox and (error := self._supervisor.of_run(inbox, job, code)) is not None:
-                self._ledger.fail(job, error)
+            self._end_run(job)
+
+    def _end_run(self, job: Job) -> None:
+        """Fails the next job, of those that no worker has, of a run that outlived too many."""
+        inbox = job.wanted_by()
+        if inbox is None or inbox.restarts_told == self._supervisor.num_restarts:
+            return
+        inbox.restarts_told = self._supervisor.num_restarts
+        if (error := self._supervisor.of_run(inbox, job, self._last_code)) is not None:
+            self._ledger.fail(job, error)
 
     def _on_zygote_death(self) -> None:
         if (error := self._supervisor.of_zygote()) is not None:

@@ -6,6 +6,7 @@ import contextlib
 import weakref
 from collections import deque
 
+from feeder.errors import ClosedError
 from feeder.plan.batches import Chunk
 from feeder.produce.ambient import preserved
 from feeder.produce.builder import Builder
@@ -79,6 +80,7 @@ class InlineSession:
         self._ahead = ahead
         self._slab = slab
         self._locate = locate
+        self._closed = False
         self._asked: deque[Chunk] = deque()
         self._arrived: list[tuple[int, Outcome]] = []
 
@@ -92,7 +94,13 @@ class InlineSession:
             self.wait()
 
     def wait(self) -> None:
-        """Builds the next batch, if one was asked for."""
+        """Builds the next batch, if one was asked for.
+
+        Raises:
+            ClosedError: All was closed.
+        """
+        if self._closed:
+            raise ClosedError
         if self._asked:
             chunk = self._asked.popleft()
             outcome = build_here(self._builder, chunk, self._slab, locate=self._locate)
@@ -110,6 +118,7 @@ class InlineSession:
 
     def close(self) -> None:
         """Forgets what was asked for, and closes what is open of a stream."""
+        self._closed = True
         self.renew()
         self._builder.close()
 

@@ -33,6 +33,7 @@ class Inbox:
         closed: Whether nobody wants the others any more.
         awaited: Whether a thread waits for them: it has used up all that came before.
         restarts_before: Restarts of workers before it was opened.
+        restarts_told: Restarts of workers that were too many, or not, for the run.
         locate: Says where the lanes of a stream are to be opened.
     """
 
@@ -40,6 +41,7 @@ class Inbox:
     closed: bool = False
     awaited: bool = False
     restarts_before: int = 0
+    restarts_told: int = 0
     locate: Locate | None = None
 
 

@@ -281,7 +281,8 @@ class PoolSession:
 
     def __init__(self, pool: Pool, locate: Locate | None) -> None:
         self._pool = pool
-        self._inbox = Inbox(restarts_before=pool.num_restarts, locate=locate)
+        before = pool.num_restarts
+        self._inbox = Inbox(restarts_before=before, restarts_told=before, locate=locate)
 
     def submit(self, chunk: Chunk) -> None:
         """Asks for a batch."""
@@ -303,7 +304,11 @@ class PoolSession:
     def renew(self) -> None:
         """Gives up all that was asked for and not taken, and goes on."""
         given_up = self._inbox
-        self._inbox = Inbox(restarts_before=given_up.restarts_before, locate=given_up.locate)
+        self._inbox = Inbox(
+            restarts_before=given_up.restarts_before,
+            restarts_told=given_up.restarts_told,
+            locate=given_up.locate,
+        )
         self._pool.abandon(given_up)
 
     def close(self) -> None:

@@ -78,6 +78,24 @@ TABLE = {
         KEEP_UP + "60 % of the time, and read takes 96 % of theirs; raise `num_workers` from 2 to "
         "about 6, or read less: `shuffle=feeder.BlockShuffle(…)` reads neighbours together.",
     ),
+    "more workers than processors, for transforms that wait": (
+        measured(
+            20,
+            {"wait": 30, "wait_worker": 30, **SLOW},
+            **{**TWO, "worker_cpus": 0.1, "num_cpus": 2},
+        ),
+        KEEP_UP + "60 % of the time, and transform takes 81 % of theirs; raise `num_workers` from "
+        "2 to about 6.",
+    ),
+    "threads that wait": (
+        measured(
+            20,
+            {"wait": 30, "wait_worker": 30, **SLOW},
+            **{**THREADS, "worker_cpus": 0.1, "num_cpus": 2},
+        ),
+        KEEP_UP + "60 % of the time, and transform takes 81 % of theirs; raise `num_workers` from "
+        "2 to about 6.",
+    ),
     "reads that compute": (
         measured(
             20,

@@ -113,3 +113,13 @@ def test_without_tqdm_the_error_says_how_to_get_it(monkeypatch):
         feeder.progress(range(3))
     text = "feeder.progress needs the package tqdm: pip install 'jax-feeder[progress]'"
     assert str(found.value) == text
+
+
+def test_the_last_line_is_of_the_whole_run(monkeypatch):
+    monkeypatch.setattr(bar, "_REFRESH_S", 0)
+    now = iter(range(100))
+    monkeypatch.setattr(bar.time, "perf_counter", lambda: float(next(now)))
+    shown = io.StringIO()
+    list(feeder.progress(["one", "two"], file=shown, ascii=True))
+    # A second of each call of the clock: 0 at the start, 1 and 2, 3 and 4, and 5 and 6 at the end.
+    assert shown.getvalue().split("\r")[-1].strip().endswith("data wait 33%]")
