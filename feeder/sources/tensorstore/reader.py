@@ -151,7 +151,7 @@ class Reader:
         others: list[Indices] = []
         for start, stop in zip(starts, [*starts[1:], len(slabs)], strict=True):
             slab = int(slabs[start])
-            start_read = functools.partial(view[array.slab(slab)].read, batch=batch)
+            start_read = functools.partial(self._read_slab, leaf, slab, batch)
             read = self._slabs.get((leaf, slab), array.slab_bytes, start_read)
             places = slice(start, stop) if order is None else order[start:stop]
             if read is not None:
@@ -161,6 +161,9 @@ class Reader:
         if others:
             places = np.concatenate(others)
             yield _Piece(leaf, places, None, view[_key(indices[places])].read(batch=batch))
+
+    def _read_slab(self, leaf: int, slab: int, batch: ts.Batch) -> Read:
+        return self._views[leaf][self._arrays[leaf].slab(slab)].read(batch=batch)
 
     def _finish(self, piece: _Piece, indices: Indices, out: NDArray[Any]) -> None:
         try:

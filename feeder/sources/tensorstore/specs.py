@@ -103,7 +103,7 @@ def expanded(place: str | os.PathLike[str]) -> Any:
     try:
         kvstore = as_folder(as_kvstore(place))
         found = ts.KvStore.open(kvstore).result().read(MANIFEST).result()
-    except ValueError:
+    except (ValueError, NotImplementedError):
         return place  # opening it says why
     if found.state != "value":
         return place
