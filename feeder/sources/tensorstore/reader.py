@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from feeder.errors import SourceError
 from feeder.sources.tensorstore.rows import Rows, by_rows
 from feeder.sources.tensorstore.slabs import Slabs
-from feeder.sources.tensorstore.specs import reason
+from feeder.sources.tensorstore.specs import opened, reason
 
 if TYPE_CHECKING:
     import tensorstore as ts
@@ -110,7 +110,7 @@ class Reader:
         for array, store, future in zip(arrays, stores, opening, strict=True):
             if future is not None:
                 try:
-                    store = future.result()
+                    store = opened(future, array.where)
                 except Exception as error:
                     raise array.not_opened(error) from error
             assert store is not None

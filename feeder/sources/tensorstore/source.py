@@ -17,7 +17,7 @@ from feeder import arguments
 from feeder.sources.arrays import Gathers, RowSpec
 from feeder.sources.tensorstore.reader import Indices, Limits, Reader, begin_open
 from feeder.sources.tensorstore.rows import REMEDY_MEMORY, Rows, place_of
-from feeder.sources.tensorstore.specs import Spec, as_json, expanded, is_spec, reason
+from feeder.sources.tensorstore.specs import Spec, as_json, expanded, is_spec, opened, reason
 from feeder.spec import ArraySpec
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class TensorStore:
         TypeError: An argument has the wrong type, or an array holds no numbers.
         ValueError: A spec or an axis is wrong, or the arrays differ in length.
         FileNotFoundError: An array is not there, or was not written to its end.
+        TimeoutError: A server has not answered within a minute.
         SourceError: Raised while reading: records could not be read, or an array is no longer what
             it was; the message names the array and the records.
     """
@@ -245,7 +246,9 @@ def _looked_at(
     for leaf, spec, axis, store, future in zip(leaves, specs, axes, stores, opening, strict=True):
         if future is not None:
             try:
-                store = future.result()
+                store = opened(future, place_of(leaf, spec))
+            except TimeoutError:
+                raise
             except Exception as error:
                 raise _not_there(leaf, spec, error) from error
         assert store is not None
