@@ -38,6 +38,8 @@ bench: $(VENV)/benchmarks.stamp
 	$(VENV)/bin/python benchmarks/composition.py
 	$(VENV)/bin/python benchmarks/files.py
 	$(VENV)/bin/python benchmarks/images.py
+	$(VENV)/bin/python benchmarks/tokens.py
+	$(VENV)/bin/python benchmarks/packing.py
 	$(VENV)/bin/python benchmarks/placement.py
 	$(VENV)/bin/python benchmarks/monitoring.py
 	$(VENV)/bin/python benchmarks/transfer.py

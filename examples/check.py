@@ -45,9 +45,13 @@ def main() -> int:
         undisturbed = gpt(Path(folder) / "undisturbed")
         gpt(Path(folder) / "stopped", "--stop-at=10")  # the checkpoint of step 8 is left
         resumed = gpt(Path(folder) / "stopped")
-    if resumed != undisturbed:
-        print(f"FAILED: {resumed}, undisturbed {undisturbed}")
-        return 1
+        packed = gpt(Path(folder) / "packed", "--packed", "--workers=0")
+        gpt(Path(folder) / "packed and stopped", "--packed", "--stop-at=10")
+        packed_resumed = gpt(Path(folder) / "packed and stopped", "--packed")
+    for one, other in ((resumed, undisturbed), (packed_resumed, packed)):
+        if one != other:
+            print(f"FAILED: {one}, undisturbed {other}")
+            return 1
     print(f"OK: what the examples say of themselves, and, stopped or not, the same {resumed}")
     return 0
 

@@ -3,11 +3,14 @@
     python examples/train_gpt.py                       # 200 steps, a checkpoint every 50
     python examples/train_gpt.py --stop-at 100         # as if the machine had failed
     python examples/train_gpt.py                       # goes on from there
+    python examples/train_gpt.py --packed              # on whole documents, packed
 
 Rows of a batch lie over the mesh axis "data", the weights over "model": eight emulated devices as
 4 × 2, or whatever this machine has. Tokens are bytes; a record is a window of the concatenated
-files, so the source needs no memory but theirs. Orbax writes the model, the optimizer and the
-loader's state as one checkpoint: what comes after a stop is what would have come without it.
+files, so the source needs no memory but theirs. With --packed the documents are the paragraphs of
+those files: best fit packs them whole, and attention stays within each of them. Orbax writes the
+model, the optimizer and the loader's state as one checkpoint: what comes after a stop is what would
+have come without it.
 """
 
 from __future__ import annotations
@@ -42,27 +45,41 @@ WIDTH, HEADS, LAYERS = 128, 4, 2
 MOST_BYTES = 8_000_000
 
 
-class Windows:
-    """Windows of ``length`` tokens, and the one that follows each of them."""
-
-    def __init__(self, tokens: np.ndarray, length: int) -> None:
-        self.tokens = tokens
-        self.length = length
-
-    def __len__(self) -> int:
-        return (len(self.tokens) - 1) // self.length
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        first = index * self.length
-        window = self.tokens[first : first + self.length + 1].astype(np.int32)
-        return {"inputs": window[:-1], "targets": window[1:]}
-
-
-def python_sources() -> np.ndarray:
-    """The bytes of the standard library's modules, one after the other."""
+def python_sources() -> bytes:
+    """The standard library's modules, one after the other."""
     folder = Path(sysconfig.get_path("stdlib"))
     text = b"\n".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
-    return np.frombuffer(text[:MOST_BYTES], np.uint8)
+    return text[:MOST_BYTES]
+
+
+def windows() -> feeder.TokenWindows:
+    """Windows of the text, each with the token that follows it."""
+    tokens = np.frombuffer(python_sources(), np.uint8)
+    return feeder.TokenWindows(tokens, LENGTH + 1, stride=LENGTH)
+
+
+def paragraphs() -> feeder.Packed:
+    """What stands between empty lines, packed."""
+    documents = [np.frombuffer(text, np.uint8) for text in python_sources().split(b"\n\n")]
+    return feeder.pack(documents, LENGTH + 1, separator=ord("\n"))
+
+
+def of_one_document(tokens: np.ndarray) -> dict[str, np.ndarray]:
+    """A window, as a packed record of one document."""
+    ones = np.ones(len(tokens), np.int32)
+    return {"tokens": tokens, "segment_ids": ones, "positions": np.arange(len(tokens))}
+
+
+def next_token(record: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Inputs, and the token that follows each of them in its document."""
+    segments = record["segment_ids"]
+    return {
+        "inputs": record["tokens"][:-1],
+        "targets": record["tokens"][1:],
+        "segments": segments[:-1],
+        "positions": record["positions"][:-1].astype(np.int32),
+        "weights": ((segments[1:] == segments[:-1]) & (segments[1:] > 0)).astype(np.float32),
+    }
 
 
 class Block(nnx.Module):
@@ -75,12 +92,12 @@ class Block(nnx.Module):
             nnx.Linear(4 * WIDTH, WIDTH, rngs=rngs),
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
         heads = (*x.shape[:2], HEADS, WIDTH // HEADS)
         query, key, value = (
             part.reshape(heads) for part in jnp.split(self.mix(self.norm1(x)), 3, axis=-1)
         )
-        mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+        mixed = jax.nn.dot_product_attention(query, key, value, mask=mask, is_causal=True)
         x = x + self.out(mixed.reshape(x.shape))
         return x + self.down(nnx.gelu(self.up(self.norm2(x))))
 
@@ -93,10 +110,12 @@ class GPT(nnx.Module):
         self.norm = nnx.LayerNorm(WIDTH, rngs=rngs)
         self.logits = nnx.Linear(WIDTH, 256, rngs=rngs)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        x = self.tokens(tokens) + self.places(jnp.arange(tokens.shape[1]))
+    def __call__(self, batch: dict) -> jax.Array:
+        x = self.tokens(batch["inputs"]) + self.places(batch["positions"])
+        segments = batch["segments"]
+        mask = (segments[:, None, :] == segments[:, :, None])[:, None]  # for every head
         for block in self.blocks:
-            x = block(x)
+            x = block(x, mask)
         return self.logits(self.norm(x))
 
 
@@ -108,6 +127,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=Path, default=Path("gpt-checkpoints"), metavar="DIR")
     parser.add_argument("--fresh", action="store_true", help="forget earlier checkpoints")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
+    parser.add_argument("--packed", action="store_true", help="documents, not windows")
     options = parser.parse_args()
     if options.steps < 1 or options.save_every < 1:
         parser.error("--steps and --save-every must be at least 1")
@@ -117,9 +137,12 @@ def main() -> None:
     devices = np.array(jax.devices())
     model_axis = 2 if len(devices) % 2 == 0 else 1
     mesh = Mesh(devices.reshape(-1, model_axis), ("data", "model"))
+    source = paragraphs() if options.packed else windows()
+    print(source)
     loader = feeder.DataLoader(
-        Windows(python_sources(), LENGTH),
+        source,
         BATCH_SIZE,
+        transforms=[next_token] if options.packed else [of_one_document, next_token],
         shuffle=True,
         num_epochs=None,
         num_workers=options.workers,
@@ -142,9 +165,10 @@ def main() -> None:
         model, optimizer = nnx.merge(graph, trained)
 
         def loss_of(model: GPT) -> jax.Array:
-            logits = model(batch["inputs"])
-            losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
-            return losses.mean()
+            losses = optax.softmax_cross_entropy_with_integer_labels(
+                model(batch), batch["targets"].astype(jnp.int32)
+            )
+            return (losses * batch["weights"]).sum() / batch["weights"].sum()
 
         loss, gradients = nnx.value_and_grad(loss_of)(model)
         optimizer.update(model, gradients)

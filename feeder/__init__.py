@@ -9,16 +9,18 @@ The way of a batch, room by room::
     place     how does it reach its devices?            the only room that imports jax
     monitor   where does the time go?
 
-``sources`` says where records live; ``loader`` checks the arguments (with ``arguments``,
-``topology``, ``production``, ``sample``, and, for the order of records, ``ordering``, ``streaming``
-or ``calling``) and owns the workers; ``stages`` is what it wires; ``iterator`` moves batches
-through the rooms; ``filtering`` asks a predicate with a loader; ``errors`` is all that can go
-wrong. ``feeder.testing`` is for your own tests, ``cli`` is the command line.
+``sources`` says where records live, ``packing`` makes them of documents; ``loader`` checks the
+arguments (with ``arguments``, ``topology``, ``production``, ``sample``, and, for the order of
+records, ``ordering``, ``streaming`` or ``calling``) and owns the workers; ``stages`` is what it
+wires; ``iterator`` moves batches through the rooms; ``filtering`` asks a predicate with a loader;
+``errors`` is all that can go wrong. ``feeder.testing`` is for your own tests, ``cli`` the command
+line.
 """
 
 from feeder.errors import (
     BadRecordsError,
     ClosedError,
+    DocumentError,
     FeederError,
     MemoryLimitError,
     ProcessMismatchError,
@@ -36,6 +38,8 @@ from feeder.filtering import filtered
 from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
 from feeder.monitor import Stats, Timeline, progress
+from feeder.packing.pack import pack
+from feeder.packing.packed import Packed
 from feeder.place.shardings import batch_sharding
 from feeder.plan.blocks import BlockShuffle
 from feeder.plan.samplers import InfiniteSampler, WeightedSampler
@@ -48,6 +52,7 @@ from feeder.sources.concatenation import concat
 from feeder.sources.mixing import mix
 from feeder.sources.repeating import repeat
 from feeder.sources.subsetting import subset
+from feeder.sources.tokens import TokenWindows
 from feeder.sources.zipping import zip as zip  # noqa: A004 - not in __all__, for `import *`
 from feeder.spec import ArraySpec
 from feeder.version import VERSION
@@ -60,12 +65,14 @@ __all__ = [
     "BlockShuffle",
     "ClosedError",
     "DataLoader",
+    "DocumentError",
     "FeederError",
     "Filter",
     "FlatMap",
     "FromCallable",
     "InfiniteSampler",
     "MemoryLimitError",
+    "Packed",
     "ProcessMismatchError",
     "RandomMap",
     "RecordError",
@@ -77,6 +84,7 @@ __all__ = [
     "Stream",
     "StreamError",
     "Timeline",
+    "TokenWindows",
     "WeightedSampler",
     "WindowShuffle",
     "WorkerDiedError",
@@ -88,6 +96,7 @@ __all__ = [
     "filtered",
     "get_worker_info",
     "mix",
+    "pack",
     "progress",
     "repeat",
     "stream_of",

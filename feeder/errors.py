@@ -12,6 +12,7 @@
     ├── BadRecordsError        more records were bad than ``max_bad_records``
     ├── MemoryLimitError       the slots would pass ``max_memory_bytes``
     ├── SamplerError           a sampler gave what is no order of records (a ValueError too)
+    ├── DocumentError          a document to be packed is not as it should be (a ValueError too)
     ├── StreamError            a stream is not what it says, or a batch from a callable (same)
     ├── ProcessMismatchError   processes of a job make different batches (a ValueError too)
     ├── StateError             a saved state does not fit this loader (a ValueError too)
@@ -19,7 +20,8 @@
 
 Bad arguments are no FeederError: constructors raise ValueError or TypeError before any
 process starts. An exception raised by user code arrives as its own type, and so does a
-`SourceError`; the `RecordError` that says where it happened is its ``__cause__``.
+`SourceError` or a `DocumentError`; the `RecordError` that says where it happened is its
+``__cause__``.
 """
 
 from __future__ import annotations
@@ -219,6 +221,20 @@ class StreamError(FeederError, ValueError):
         super().__init__(message)
         self.epoch = epoch
         self.step = step
+
+
+class DocumentError(FeederError, ValueError):
+    """A document that `feeder.pack` reads is no sequence of tokens, or not the one announced.
+
+    Attributes:
+        document: Its index in the source, or its number in its shard.
+        shard: Its shard; None where the source is no stream.
+    """
+
+    def __init__(self, message: str, *, document: int, shard: int | None = None) -> None:
+        super().__init__(message)
+        self.document = document
+        self.shard = shard
 
 
 class StateError(FeederError, ValueError):

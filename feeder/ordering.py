@@ -25,6 +25,7 @@ from feeder.plan.schedule import LAST_BATCH, MAX_POSITIONS, LastBatch, Schedule
 from feeder.plan.spares import Spares
 from feeder.plan.state import Identity
 from feeder.produce.recipe import Recipe
+from feeder.sources.protocol import fingerprint_of
 
 _COMPARED = 64
 """Items of an iterable that are read twice, to find out one that is not seeded."""
@@ -288,6 +289,7 @@ class Ordering:
             else self.shuffle,
             sampler=sampler,
             last_batch=None if self.batch_sampler is not None else self.last_batch,
+            source=fingerprint_of(self.recipe.source),
         )
 
 

@@ -24,6 +24,7 @@ from feeder.produce.first_records import sampled
 from feeder.produce.recipe import Recipe
 from feeder.produce.stream_transforms import split
 from feeder.sources import Stream
+from feeder.sources.protocol import fingerprint_of
 
 _log = logging.getLogger("feeder")
 
@@ -219,6 +220,7 @@ class Streaming:
                 "block_length": self.stream.block_length,
             },
             last_batch=self.last_batch,
+            source=fingerprint_of(self.stream),
         )
 
 

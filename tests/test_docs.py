@@ -43,6 +43,15 @@ def test_the_blocks_of_the_page_on_monitoring_run():
     assert out.endswith(".pb\n")
 
 
+def test_the_blocks_of_the_page_on_language_models_run():
+    text = (ROOT / "docs" / "language_models.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 5
+    (code, out, errors) = run("\n".join(blocks), 1)[0]
+    assert code == 0, errors
+    assert out.startswith("Packed(2000 documents in 3011 records of 1024 tokens, fill_ratio=0.99")
+
+
 def test_the_blocks_of_the_page_on_streams_run():
     text = (ROOT / "docs" / "streams.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -24,6 +24,7 @@ class Identity:
 
     ``batch_size`` and ``last_batch`` are None with a ``batch_sampler``; ``sampler`` describes it,
     or the ``sampler``, or the stream. ``num_records`` is None where the stream does not say.
+    ``source`` is the source's own fingerprint; None, and left out of states, where it has none.
     """
 
     num_records: int | None
@@ -32,6 +33,7 @@ class Identity:
     shuffle: bool | dict[str, int]
     sampler: dict[str, Any] | None
     last_batch: str | None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Saved:
 
 def save(cursor: Cursor, origin: Cursor, identity: Identity) -> dict[str, Any]:
     """The state as a JSON-able dict, below 1 KiB, the same on every process."""
-    return {
+    state = {
         "version": VERSION,
         "step": cursor.step,
         "position": cursor.position,
@@ -59,6 +61,9 @@ def save(cursor: Cursor, origin: Cursor, identity: Identity) -> dict[str, Any]:
         "draws": None if cursor.draws is None else dict(cursor.draws),
         **asdict(identity),
     }
+    if identity.source is None:
+        del state["source"]
+    return state
 
 
 def restore(state: object, identity: Identity, new_batch_size: bool = False) -> Saved:
@@ -81,6 +86,7 @@ def restore(state: object, identity: Identity, new_batch_size: bool = False) -> 
     present = asdict(identity)
     if new_batch_size and present["batch_size"] is not None and _is_size(state["batch_size"]):
         del present["batch_size"]
+    state = {"source": None, **state}
     mismatches = {
         name: (state[name], value)
         for name, value in present.items()
@@ -149,12 +155,12 @@ def _check_fields(state: Mapping[Any, Any], identity: Identity) -> None:
             f"`state` must be of format {VERSION} or older, got format {version}: it was saved "
             "by a newer jax-feeder; upgrade to restore it"
         )
-    expected = set(save(START, START, identity))
+    expected = set(save(START, START, identity)) - {"source"}
     if missing := sorted(expected - state.keys()):
         raise StateError(
             f"`state` must have every field of format {version}, got none of {missing}"
         )
-    if unknown := sorted(map(_brief, state.keys() - expected)):
+    if unknown := sorted(map(_brief, state.keys() - expected - {"source"})):
         raise StateError(
             f"`state` must have no field unknown to format {version}, got {', '.join(unknown)}"
         )

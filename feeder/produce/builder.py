@@ -32,7 +32,7 @@ from feeder.produce.session import GivenUpError, Locate, from_the_beginning
 from feeder.produce.stream_records import StreamRecords
 from feeder.produce.streams import Streams
 from feeder.sources import RandomAccess, Stream
-from feeder.sources.arrays import Gathers, gathers
+from feeder.sources.in_place import Placed, in_place
 from feeder.sources.protocol import offers_list
 
 _LAYOUTS_KEPT = 64
@@ -72,11 +72,13 @@ class Builder:
         self._ambient = Ambient(recipe.seed) if ambient else None
         self._source = source = recipe.source
         self._raises = recipe.on_bad_record == "raise"
-        self._arrays: Gathers | None = None
+        self._placed: Placed | None = None
         self._ready = self._reads_at_once = False
         self._streams: Streams | None = None
         self._layouts: dict[tuple[Any, ...], Layout] = {}
-        self._gathered: dict[int, Layout] = {}  # by rows: what an array source's batch looks like
+        self._gathered: dict[
+            int, Layout
+        ] = {}  # by rows: what a batch looks like that is read in place
         if isinstance(source, Stream):
             self._streams = streams or Streams(recipe)
             self._of_stream = StreamRecords(recipe, self._ambient)
@@ -91,14 +93,14 @@ class Builder:
             self._ambient,
         )
         plain = not (recipe.transforms or recipe.collate or recipe.batch_transforms)
-        self._arrays = gathers(source) if plain else None
+        self._placed = in_place(source) if plain else None
         self._ready = hasattr(source, "read") and not recipe.transforms and not recipe.collate
         self._reads_at_once = hasattr(source, "read") or offers_list(source)
 
     @property
     def keys_generators(self) -> bool:
         """Whether building a batch touches the global generators."""
-        return self._arrays is None and self._ambient is not None
+        return self._placed is None and self._ambient is not None
 
     def build(
         self, chunk: Chunk, reserve: Reserve, locate: Locate = from_the_beginning
@@ -111,7 +113,7 @@ class Builder:
                 the batch is built again, and the memory found before is needed no longer.
             locate: Says where lanes of a stream are to be opened; it may raise.
         """
-        if self._arrays is not None or self._ambient is None:
+        if self._placed is not None or self._ambient is None:
             return self._attempt(chunk, reserve, locate)
         self._ambient.begin()
         try:
@@ -149,9 +151,9 @@ class Builder:
         try:
             if chunk.reads is not None:
                 return self._read_stream(chunk, reserve, locate, clock)
-            if self._arrays is not None:
+            if self._placed is not None:
                 try:
-                    return self._gather(self._arrays, chunk, reserve, clock)
+                    return self._gather(self._placed, chunk, reserve, clock)
                 except Exception:
                     if self._raises:
                         raise  # else each bad record is found out by itself
@@ -198,16 +200,16 @@ class Builder:
         of = (chunk.reads.pattern.rows,) if chunk.is_part else ()
         return built._replace(reports=(report,), rows=of)
 
-    def _gather(self, source: Gathers, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
-        """Rows that the source itself puts into the slot."""
+    def _gather(self, placed: Placed, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
+        """Rows that the source itself writes into the slot."""
         rows = chunk.batch_rows
         layout = self._gathered.get(rows)
         if layout is None:
-            specs = [LeafSpec((rows, *shape), dtype) for shape, dtype in source.row_specs]
-            layout = self._layout(source.treespec, tuple(specs), chunk)
+            specs = tuple(LeafSpec((rows, *spec.shape), spec.dtype) for spec in placed.specs)
+            layout = self._layout(placed.treespec, specs, chunk)
             self._gathered[rows] = layout
         arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
-        source.read_into(chunk.indices, arrays[: len(source.row_specs)])
+        placed.source.read_into(chunk.indices, arrays[: len(placed.specs)])
         return self._finish(layout, arrays, [], chunk, clock)
 
     def _stack(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:

@@ -7,7 +7,13 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from feeder.errors import FeederError, RecordError, RecordMismatchError, SourceError
+from feeder.errors import (
+    DocumentError,
+    FeederError,
+    RecordError,
+    RecordMismatchError,
+    SourceError,
+)
 from feeder.plan.batches import Chunk
 from feeder.produce import homing
 from feeder.sources.reading import add_note
@@ -89,13 +95,14 @@ class Failure:
         """The exception to raise in the user's loop.
 
         The user's own exception, caused by a `RecordError` that says where; that RecordError
-        itself where the exception could not cross processes; a FeederError, but for a
-        SourceError, as it is.
+        itself where the exception could not cross processes; a FeederError, but for those of a
+        source, as it is.
 
         Args:
             chunk: The chunk of the batch that failed.
         """
-        if isinstance(self.exception, FeederError) and not isinstance(self.exception, SourceError):
+        of_source = isinstance(self.exception, SourceError | DocumentError)
+        if isinstance(self.exception, FeederError) and not of_source:
             return self.exception
         place = f"the {self.stage} of step {chunk.step} failed"
         if self.stage == START:

@@ -3,52 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import optree
 from numpy.typing import NDArray
 
 from feeder import tensors
-
-
-class RowSpec(NamedTuple):
-    """Shape and dtype of one leaf of a record."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
-class Gathers(Protocol):
-    """A source that puts its rows straight into the batch, where nothing is done to them.
-
-    It runs no code of the user's, and writes to no batch once ``read_into`` has returned or raised.
-
-    Attributes:
-        treespec: Structure of a record.
-        row_specs: The leaves of a record.
-    """
-
-    @property
-    def treespec(self) -> optree.PyTreeSpec: ...
-
-    @property
-    def row_specs(self) -> Sequence[RowSpec]: ...
-
-    def read_into(self, indices: NDArray[np.int64], out: Sequence[NDArray[Any]]) -> None:
-        """Copies the rows at ``indices`` into ``out``, one array per leaf.
-
-        Args:
-            indices: Shape (rows,), every one in ``range(len(self))``.
-            out: C-contiguous arrays of shape (rows, *row shape) and of the leaves' dtypes.
-        """
-        ...
-
-
-def gathers(source: object) -> Gathers | None:
-    """The source, where its rows can be gathered from memory; else None."""
-    found: Any = getattr(source, "gathered", None)
-    return found if hasattr(found, "read_into") else None
+from feeder.spec import ArraySpec
 
 
 class ArraySource:
@@ -60,8 +22,11 @@ class ArraySource:
     Attributes:
         treespec: Structure of a record.
         arrays: One array per leaf, all of the same length.
-        row_specs: The leaves of a record.
+        record_spec: Its `ArraySpec`, or a pytree of those; None where some leaf holds objects.
+        in_memory: True: reading few records at a time costs no more.
     """
+
+    in_memory = True
 
     def __init__(self, tree: Any) -> None:
         leaves, self.treespec = optree.tree_flatten(tree, is_leaf=lambda node: type(node) is list)
@@ -73,13 +38,9 @@ class ArraySource:
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"len({name}) = {length}" for name, length in lengths.items())
             raise ValueError(f"`source` must hold arrays of one length, got {listed}")
-
-        self.row_specs = [RowSpec(array.shape[1:], array.dtype) for array in self.arrays]
-
-    @property
-    def gathered(self) -> ArraySource | None:
-        """Itself; None where some leaf is an array of Python objects."""
-        return None if any(array.dtype.hasobject for array in self.arrays) else self
+        specs = [ArraySpec(array.shape[1:], array.dtype) for array in self.arrays]
+        has_objects = any(spec.dtype.hasobject for spec in specs)
+        self.record_spec = None if has_objects else self.treespec.unflatten(specs)
 
     def __len__(self) -> int:
         return len(self.arrays[0])

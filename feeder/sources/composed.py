@@ -9,22 +9,26 @@ Guarantees:
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import optree
 from numpy.typing import NDArray
 
 from feeder.plan.order import Indices
-from feeder.sources.arrays import Gathers, RowSpec, gathers
+from feeder.sources.in_place import Placed, in_memory, in_place
 from feeder.sources.indexing import checked, in_range
 from feeder.sources.joining import Kind, Rows, check_alike, joined
-from feeder.sources.protocol import RandomAccess
+from feeder.sources.protocol import RandomAccess, fingerprint_of
 from feeder.sources.reading import ReadRow, add_note, open_rows, read_batch, reads_batches
 
 _PIECE_BYTES = 2**17
 """Rows that are scattered go through a buffer of this size, which stays in the cache."""
+
+
+_PROBES = 1024
+"""Records whose places tell one composition from another."""
 
 
 class Route(Protocol):
@@ -78,10 +82,10 @@ class Composed:
         self._firsts = np.array(firsts)
         self._is_nested = any(isinstance(child, Composed) for child in children)
         self._reads = all(map(reads_batches, self._leaves))
-        self._gathers = [gathers(leaf) for leaf in self._leaves]
+        self._placed = [in_place(leaf) for leaf in self._leaves]
         known = [
-            Kind(name, one.treespec, tuple(one.row_specs))
-            for name, one in zip(self._names, self._gathers, strict=True)
+            Kind(name, one.treespec, tuple(one.specs))
+            for name, one in zip(self._names, self._placed, strict=True)
             if one is not None
         ]
         for kind_of_one in known[1:]:
@@ -133,46 +137,52 @@ class Composed:
         return self._open_rows
 
     @property
-    def gathered(self) -> Gathers | None:
-        """Itself, where all sources below are arrays in memory."""
-        return self if all(one is not None for one in self._gathers) else None
+    def record_spec(self) -> Any:
+        """A record, with an `ArraySpec` for each leaf; None: not all below write in place."""
+        first = self._placed[0]
+        if first is None or any(one is None for one in self._placed):
+            return None
+        return first.treespec.unflatten(first.specs)
 
     @property
-    def treespec(self) -> optree.PyTreeSpec:
-        """Structure of a record, where `gathered`."""
-        return self._first.treespec
-
-    @property
-    def row_specs(self) -> Sequence[RowSpec]:
-        """Leaves of a record, where `gathered`."""
-        return self._first.row_specs
-
-    @property
-    def _first(self) -> Gathers:
-        first = self._gathers[0]
-        assert first is not None
-        return first
+    def in_memory(self) -> bool:
+        """Whether all sources below are in memory."""
+        return all(map(in_memory, self._leaves))
 
     def read_into(self, indices: Indices, out: Sequence[NDArray[Any]]) -> None:
-        """Copies rows into ``out``, where `gathered`; as `Gathers` says."""
+        """Writes records into ``out``, where `record_spec` says what they are."""
         for part in self._parts(indices):
-            source = self._gathers[part.leaf]
-            assert source is not None
+            placed = self._placed[part.leaf]
+            assert placed is not None
             if isinstance(part.rows, slice):
-                source.read_into(part.indices, [target[part.rows] for target in out])
+                placed.source.read_into(part.indices, [target[part.rows] for target in out])
                 continue
-            row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in source.row_specs)
-            step = max(1, _PIECE_BYTES // max(1, row_bytes))
+            step = _rows_at_once(placed, len(part.indices))
             for start in range(0, len(part.indices), step):
                 rows, inner = part.rows[start : start + step], part.indices[start : start + step]
                 if len(rows) == 1:
                     row = int(rows[0])
-                    source.read_into(inner, [target[row : row + 1] for target in out])
+                    placed.source.read_into(inner, [target[row : row + 1] for target in out])
                     continue
-                piece = [np.empty((len(rows), *shape), dtype) for shape, dtype in source.row_specs]
-                source.read_into(inner, piece)
+                piece = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in placed.specs]
+                placed.source.read_into(inner, piece)
                 for target, values in zip(out, piece, strict=True):
                     target[rows] = values
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells it from a source composed in another way: where some of its records are.
+
+        Those are 1 024, at equal distances; for a record or two it may be the same.
+        """
+        last = max(0, len(self) - 1)
+        probes = [last * number // (_PROBES - 1) for number in range(min(_PROBES, 1 + last))]
+        leaves, inner = self._locate(np.array(probes[: len(self)], np.int64))
+        lengths = [(len(leaf), fingerprint_of(leaf)) for leaf in self._leaves]
+        crc = zlib.crc32(repr((len(self), lengths)).encode())
+        for column in (np.zeros_like(inner) if leaves is None else leaves, inner):
+            crc = zlib.crc32(column.astype("<i8").tobytes(), crc)
+        return f"{self._kind} {crc:08x}"
 
     def origin_of(self, index: int) -> str:
         """Which record of which source below a record is, for a message."""
@@ -230,10 +240,10 @@ class Composed:
             Exception: Whatever they raise, with a note that names them.
         """
         indices = checked(indices, len(self), self._kind)
-        if self.gathered is not None:
-            out = [np.empty((len(indices), *shape), dtype) for shape, dtype in self.row_specs]
+        if (placed := in_place(self)) is not None:
+            out = [np.empty((len(indices), *spec.shape), spec.dtype) for spec in placed.specs]
             self.read_into(indices, out)
-            return self.treespec.unflatten(out)
+            return placed.treespec.unflatten(out)
         parts = [
             (part, read_batch(self._leaves[part.leaf], self._names[part.leaf], part.indices))
             for part in self._parts(indices)
@@ -272,3 +282,11 @@ class Composed:
                 raise
 
         return read_row
+
+
+def _rows_at_once(placed: Placed, num_rows: int) -> int:
+    """Rows that are read before they are scattered: of what is no memory, all."""
+    if not in_memory(placed.source):
+        return num_rows
+    row_bytes = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in placed.specs)
+    return max(1, _PIECE_BYTES // max(1, row_bytes))

@@ -13,7 +13,7 @@ import numpy as np
 import optree
 from numpy.typing import NDArray
 
-from feeder.sources.arrays import RowSpec
+from feeder.spec import ArraySpec
 
 Rows: TypeAlias = slice | NDArray[np.intp]
 """Rows of a batch, as an index of NumPy's."""
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
     name: str
     treespec: optree.PyTreeSpec
-    specs: tuple[RowSpec, ...]
+    specs: tuple[ArraySpec, ...]
 
 
 def joined(parts: Sequence[tuple[str, Rows, Any]], num_rows: int) -> Any:
@@ -48,11 +48,11 @@ def joined(parts: Sequence[tuple[str, Rows, Any]], num_rows: int) -> Any:
     for name, rows, batch in parts:
         leaves, treespec = optree.tree_flatten(batch)
         arrays = [np.asarray(leaf) for leaf in leaves]
-        specs = tuple(RowSpec(array.shape[1:], array.dtype) for array in arrays)
+        specs = tuple(ArraySpec(array.shape[1:], array.dtype) for array in arrays)
         kind = Kind(name, treespec, specs)
         if first is None:
             first = kind
-            out = [np.empty((num_rows, *shape), dtype) for shape, dtype in specs]
+            out = [np.empty((num_rows, *spec.shape), spec.dtype) for spec in specs]
         check_alike(first, kind)
         for target, array in zip(out, arrays, strict=True):
             target[rows] = array

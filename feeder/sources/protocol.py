@@ -21,6 +21,9 @@ class RandomAccess(Protocol):
 
     * ``read(indices)``: int64 indices, shape (rows,) → a batch, every leaf with ``rows`` rows;
     * ``__getitems__(indices)``: a list of ints → a list of records (PyTorch's protocol).
+
+    And, as an attribute, a ``fingerprint``: a string that says which data these are. A state that
+    was saved with another one is refused, and the processes of a job must have the same.
     """
 
     def __len__(self) -> int: ...
@@ -29,6 +32,12 @@ class RandomAccess(Protocol):
 
 
 Source: TypeAlias = RandomAccess | Stream | FromCallable
+
+
+def fingerprint_of(source: object) -> str | None:
+    """The source's own fingerprint; None where it has none."""
+    found = getattr(source, "fingerprint", None)
+    return found if isinstance(found, str) else None
 
 
 def offers_list(source: object) -> bool:

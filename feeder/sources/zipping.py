@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,9 +12,9 @@ import optree
 from numpy.typing import NDArray
 
 from feeder.plan.order import Indices
-from feeder.sources.arrays import Gathers, RowSpec, gathers
+from feeder.sources.in_place import in_memory, in_place
 from feeder.sources.indexing import in_range
-from feeder.sources.protocol import RandomAccess
+from feeder.sources.protocol import RandomAccess, fingerprint_of
 from feeder.sources.reading import ReadRow, add_note, child_of, open_rows, read_batch, reads_batches
 
 
@@ -68,14 +69,9 @@ class Zipped:
         self._outer = treespec
         self._length = len(children[0])
         self._reads = all(map(reads_batches, children))
-        found = [gathers(child) for child in children]
-        self._gathers = [one for one in found if one is not None]
-        self._all_gather = len(self._gathers) == len(children)
-        if self._all_gather:
-            below = [one.treespec for one in self._gathers]
-            hollow = [spec.unflatten([0] * spec.num_leaves) for spec in below]
-            self._treespec = optree.tree_structure(treespec.unflatten(hollow))
-            self._row_specs = [spec for one in self._gathers for spec in one.row_specs]
+        found = [in_place(child) for child in children]
+        self._placed = [one for one in found if one is not None]
+        self.in_memory = all(map(in_memory, children))
 
     def __len__(self) -> int:
         return self._length
@@ -121,26 +117,26 @@ class Zipped:
         return self._open_rows
 
     @property
-    def gathered(self) -> Gathers | None:
-        """Itself, where all children are arrays in memory."""
-        return self if self._all_gather else None
+    def record_spec(self) -> Any:
+        """A record, with an `ArraySpec` for each leaf; None: not all children write in place."""
+        if len(self._placed) < len(self._children):
+            return None
+        return self._outer.unflatten([one.treespec.unflatten(one.specs) for one in self._placed])
 
     @property
-    def treespec(self) -> optree.PyTreeSpec:
-        """Structure of a record, where `gathered`."""
-        return self._treespec
-
-    @property
-    def row_specs(self) -> Sequence[RowSpec]:
-        """Leaves of a record, where `gathered`."""
-        return self._row_specs
+    def fingerprint(self) -> str | None:
+        """Those of its children, where any has one."""
+        found = [fingerprint_of(child) for child in self._children]
+        if not any(found):
+            return None
+        return f"zip {zlib.crc32(repr(found).encode()):08x}"
 
     def read_into(self, indices: Indices, out: Sequence[NDArray[Any]]) -> None:
-        """Copies rows into ``out``, where `gathered`; as `Gathers` says."""
+        """Writes records into ``out``, where `record_spec` says what they are."""
         first = 0
-        for child in self._gathers:
-            end = first + len(child.row_specs)
-            child.read_into(indices, out[first:end])
+        for child in self._placed:
+            end = first + len(child.specs)
+            child.source.read_into(indices, out[first:end])
             first = end
 
     def _read(self, indices: Indices) -> Any:

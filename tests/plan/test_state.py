@@ -129,3 +129,16 @@ def test_a_batch_size_that_is_none_is_refused_even_where_it_may_change(size):
     saved = {**save(START, START, IDENTITY), "batch_size": size}
     with pytest.raises(StateError, match="batch_size: saved"):
         restore(saved, IDENTITY, new_batch_size=True)
+
+
+def test_a_state_of_another_source_is_refused_and_one_without_a_fingerprint_has_no_field():
+    assert "source" not in save(START, START, IDENTITY)
+    mixed = replace(IDENTITY, source="mix 01234567")
+    saved = json.loads(json.dumps(save(START, START, mixed)))
+    assert restore(saved, mixed) == Saved(START, START, 8)
+    for state, present, shown in (
+        (saved, IDENTITY, "saved 'mix 01234567', present None"),
+        (save(START, START, IDENTITY), mixed, "saved None, present 'mix 01234567'"),
+    ):
+        with pytest.raises(StateError, match=f"  source: {shown}\n"):
+            restore(state, present)

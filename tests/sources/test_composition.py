@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feeder
+from feeder.sources.in_place import in_place
 from tests.support import run
 
 
@@ -145,10 +146,10 @@ def test_records_of_arrays_are_copied_once_straight_into_the_batch():
     a, b = numbers(0, 10), numbers(10, 10)
     nested = feeder.zip({"x": feeder.concat([a, b]), "y": feeder.subset(numbers(0, 40), slice(20))})
     for source in (feeder.mix([a, b]), nested, feeder.repeat(nested, 2)):
-        assert source.gathered is source
-    assert feeder.concat([a, Counted(0, 3)]).gathered is None
+        assert in_place(source).source is source
+    assert in_place(feeder.concat([a, Counted(0, 3)])) is None
     names = {"n": np.array(["one", "three"], object)}
-    assert feeder.concat([names, names]).gathered is None
+    assert in_place(feeder.concat([names, names])) is None
     (batch,) = run(feeder.concat([names, names]), 4)
     assert batch["n"].tolist() == ["one", "three", "one", "three"]
 
@@ -371,3 +372,32 @@ def test_a_loader_refuses_a_composition_without_records():
     for empty in (feeder.concat([[], []]), feeder.subset([1], []), feeder.repeat([], 3)):
         with pytest.raises(ValueError, match="`source` must hold 1 to 2\\*\\*62 records, got 0"):
             feeder.DataLoader(empty, 1)
+
+
+def test_the_state_of_a_source_composed_in_another_way_is_refused():
+    a, b = numbers(0, 400), numbers(400, 400)
+    one = feeder.mix([a, b], [3, 1], length=800)
+    others = [
+        feeder.concat([a, b]),
+        feeder.concat([numbers(0, 399), numbers(399, 401)]),
+        feeder.mix([a, b], [2, 1], length=800),
+        feeder.mix([a, b], [3, 1], length=800, seed=1),
+        feeder.repeat(a, 2),
+        feeder.subset(feeder.concat([a, b]), range(799, -1, -1)),
+        feeder.zip([feeder.subset(feeder.repeat(a, 2), range(800)), feeder.repeat(a, 2)]),
+        feeder.zip([a, a]),
+    ]
+    with feeder.DataLoader(one, 4) as loader, iter(loader) as batches:
+        next(batches)
+        saved = batches.get_state()
+        batches.set_state(saved)
+    for other in others[:-1]:
+        with feeder.DataLoader(other, 4) as loader, iter(loader) as batches:
+            with pytest.raises(feeder.StateError, match=r"  source: saved 'mix \w{8}', present '"):
+                batches.set_state(saved)
+    prints = [one.fingerprint, *(other.fingerprint for other in others)]
+    assert len(set(prints)) == len(prints)
+    assert prints[-1] is None  # arrays have none
+    again = feeder.mix([numbers(0, 400), numbers(400, 400)], [0.75, 0.25], length=800)
+    assert again.fingerprint == one.fingerprint
+    assert feeder.concat([feeder.subset(a, [])]).fingerprint.startswith("concat ")

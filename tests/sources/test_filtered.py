@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import feeder
 from feeder.sources import index_file
+from feeder.sources.in_place import in_place
 
 SOURCE = {"n": np.arange(1000), "x": np.arange(1000.0) / 7}
 DIVISOR = 3
@@ -33,7 +34,7 @@ def numbers_of(source):
 def test_the_records_kept_are_those_of_the_predicate_in_order(num_workers):
     source = feeder.filtered(SOURCE, third, num_workers=num_workers)
     assert numbers_of(source) == list(range(0, 1000, 3))
-    assert source.gathered is source
+    assert in_place(source).source is source
     assert [r["n"] for r in feeder.filtered([{"n": 1}, {"n": 3}], third)] == [3]
 
 

@@ -14,7 +14,6 @@ import optree
 from numpy.typing import NDArray
 
 from feeder import arguments
-from feeder.sources.arrays import Gathers, RowSpec
 from feeder.sources.tensorstore.reader import Indices, Limits, Reader, begin_open
 from feeder.sources.tensorstore.rows import REMEDY_MEMORY, Rows, place_of
 from feeder.sources.tensorstore.specs import Spec, as_json, expanded, is_spec, opened, reason
@@ -105,21 +104,6 @@ class TensorStore:
         return self._treespec.unflatten(
             [ArraySpec(array.shape, array.dtype) for array in self._arrays]
         )
-
-    @property
-    def gathered(self) -> Gathers | None:
-        """Itself, as it can put records into a batch; None where a leaf is no number."""
-        return None if self.record_spec is None else self
-
-    @property
-    def treespec(self) -> optree.PyTreeSpec:
-        """Structure of a record."""
-        return self._treespec
-
-    @property
-    def row_specs(self) -> list[RowSpec]:
-        """Leaves of a record."""
-        return [RowSpec(array.shape, array.dtype) for array in self._arrays]
 
     @property
     def chunk_records(self) -> int:
