@@ -42,7 +42,8 @@ class Limits:
 
     Attributes:
         slab_bytes: Bytes of slabs that are kept.
-        pool_bytes: Bytes of TensorStore's cache, for what is not read in slabs.
+        pool_bytes: Bytes of TensorStore's own cache: the indices of shards, and chunks that are
+            read past the slabs, whose memory is used again.
         concurrency: Files and requests at a time, and threads that decode; None: TensorStore's
             own limits.
         slabbed: Whether each array is read in slabs.
@@ -53,13 +54,13 @@ class Limits:
     concurrency: int | None
     slabbed: tuple[bool, ...]
 
-    def context(self, pool_bytes: int) -> ts.Context:
+    def context(self) -> ts.Context:
         """A new context of TensorStore's with these limits."""
         import tensorstore as ts
 
         limits = {} if self.concurrency is None else {"limit": self.concurrency}
         return ts.Context(
-            {"cache_pool": {"total_bytes_limit": pool_bytes}}
+            {"cache_pool": {"total_bytes_limit": self.pool_bytes}}
             | (dict.fromkeys(_CONCURRENCY, limits) if limits else {})
         )
 
@@ -101,10 +102,10 @@ class Reader:
         self._arrays = arrays
         self._limits = limits
         self._slabs = Slabs(limits.slab_bytes)
-        contexts = {True: limits.context(0), False: limits.context(limits.pool_bytes)}
+        context = limits.context()
         opening = [
-            begin_open(array.spec, contexts[slabbed]) if store is None else None
-            for array, store, slabbed in zip(arrays, stores, limits.slabbed, strict=True)
+            begin_open(array.spec, context) if store is None else None
+            for array, store in zip(arrays, stores, strict=True)
         ]
         self._views = []
         for array, store, future in zip(arrays, stores, opening, strict=True):
