@@ -22,7 +22,8 @@ test: lint $(VENV)/tests.stamp
 	fi
 
 test-newer: $(NEWER)/tests.stamp
-	$(NEWER)/bin/python -m pytest -m "not endurance and not matrix"
+	$(NEWER)/bin/python -m pytest -m "not endurance and not matrix" \
+	  --ignore=tests/sources --ignore=tests/cli
 
 lint: $(VENV)/tests.stamp
 	$(VENV)/bin/ruff check

@@ -244,4 +244,4 @@ def test_a_transform_that_imports_torch_draws_the_same(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     first = digest(run(list(range(12)), 4, transforms=[lazily]))
     assert digest(run(list(range(12)), 4, transforms=[lazily])) == first
-    monkeypatch.delitem(sys.modules, "torch")
+    del sys.modules["torch"]
