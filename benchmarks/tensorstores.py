@@ -2,10 +2,11 @@
 
     python benchmarks/tensorstores.py [--seconds 1] [--rounds 5] [--only TEXT]
 
-zarr3 arrays of 16 384 images of 64 × 64 × 3 bytes, uncompressed, in chunks of 1 and of 256 records;
-batches of 128, shuffled, and shuffled in blocks of 256 (`feeder.BlockShuffle`). By hand: one
-asynchronous read for each batch, by an array of indices or by an index for each record, the next
-batch's under way meanwhile, with a cache of the size of feeder's. Torch: one `[]` for each record.
+zarr3 arrays of images of 64 × 64 × 3 bytes, uncompressed, 16 384 in chunks of 1 and 49 152 in
+chunks of 256; batches of 128, shuffled, and shuffled in blocks of 256 (`feeder.BlockShuffle`). By
+hand: one asynchronous read for each batch, by an array of indices or by an index for each record,
+the next batch's under way meanwhile, with a cache of the size of feeder's. Torch: one `[]` for each
+record, with that cache, and as TensorStore opens an array by itself, without one.
 Loaders take turns in process groups of their own, as in throughput.py; a figure is the median of
 the rounds, ratios are taken within a round. (Its name is not tensorstore.py, which any script in
 this folder would import in TensorStore's place.)
@@ -31,46 +32,47 @@ from typing import Any
 import numpy as np
 from throughput import WARM_UP_SHARE, Served, take_for
 
-RECORDS, SHAPE, BATCH, BLOCK = 16_384, (64, 64, 3), 128, 256
+SHAPE, BATCH, BLOCK = (64, 64, 3), 128, 256
+RECORDS = {1: 16_384, 256: 49_152}
 CHUNKS = (1, 256)
 ORDERS = ("shuffled", "block-shuffled", "in order")
-CACHE_BYTES = {1: 64 * 2**20, 256: 32 * 256 * 64 * 64 * 3}  # feeder's defaults
+CACHE_BYTES = {1: 64 * 2**20, 256: 320 * 2**20}  # feeder's defaults
 
 
-def order_of(kind: str, epoch: int) -> np.ndarray:
+def order_of(kind: str, epoch: int, records: int) -> np.ndarray:
     """What a hand-written loader would do, and as random as feeder's."""
     rng = np.random.default_rng(epoch)
     if kind == "shuffled":
-        return rng.permutation(RECORDS)
+        return rng.permutation(records)
     if kind == "in order":
-        return np.arange(RECORDS)
-    blocks = rng.permutation(RECORDS // BLOCK)
+        return np.arange(records)
+    blocks = rng.permutation(records // BLOCK)
     windows = (blocks[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1, 16 * BLOCK)
     return rng.permuted(windows, axis=1).reshape(-1)
 
 
-def opened(path: str, chunk: int) -> Any:
+def opened(path: str, cache_bytes: int) -> Any:
     import tensorstore as ts
 
     return ts.open(
         {"driver": "zarr3", "kvstore": f"file://{path}/"},
-        context=ts.Context({"cache_pool": {"total_bytes_limit": CACHE_BYTES[chunk]}}),
+        context=ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}}),
         recheck_cached_data="open",
         read=True,
     ).result()
 
 
-def batches_of(kind: str) -> Iterator[np.ndarray]:
+def batches_of(chunk: int, kind: str) -> Iterator[np.ndarray]:
     epoch = 0
     while True:
-        yield from order_of(kind, epoch).reshape(-1, BATCH)
+        yield from order_of(kind, epoch, RECORDS[chunk]).reshape(-1, BATCH)
         epoch += 1
 
 
 def by_indices(path: str, chunk: int, kind: str) -> Iterator[Any]:
-    store = opened(path, chunk)
+    store = opened(path, CACHE_BYTES[chunk])
     ahead = None
-    for rows in batches_of(kind):
+    for rows in batches_of(chunk, kind):
         read = store[rows[0] : rows[0] + BATCH] if kind == "in order" else store[rows]
         ahead, done = read.read(), ahead
         if done is not None:
@@ -78,29 +80,29 @@ def by_indices(path: str, chunk: int, kind: str) -> Iterator[Any]:
 
 
 def by_records(path: str, chunk: int, kind: str) -> Iterator[Any]:
-    store = opened(path, chunk)
+    store = opened(path, CACHE_BYTES[chunk])
     ahead: list[Any] = []
-    for rows in batches_of(kind):
+    for rows in batches_of(chunk, kind):
         ahead, done = [store[row].read() for row in rows.tolist()], ahead
         if done:
             yield np.stack([read.result() for read in done])
 
 
-def by_torch(path: str, chunk: int, kind: str) -> Iterator[Any]:
+def by_torch(path: str, chunk: int, kind: str, cache: bool) -> Iterator[Any]:
     import torch.utils.data as data
 
     class Records(data.Dataset):
         store: Any = None
 
         def __len__(self) -> int:
-            return RECORDS
+            return RECORDS[chunk]
 
         def __getitem__(self, index: int) -> Any:
             if self.store is None:  # TensorStore must not be used before the fork
-                self.store = opened(path, chunk)
+                self.store = opened(path, CACHE_BYTES[chunk] if cache else 0)
             return self.store[index].read().result()
 
-    rows = iter(batches_of(kind))
+    rows = iter(batches_of(chunk, kind))
     sampler = (next(rows).tolist() for _ in iter(int, 1))
     return iter(data.DataLoader(Records(), batch_sampler=sampler, num_workers=2, prefetch_factor=8))
 
@@ -122,13 +124,15 @@ def by_feeder(path: str, _chunk: int, kind: str, num_workers: int, **options: An
 
 
 OURS, TORCH = "feeder, 2 workers", "torch, 2 workers, [] per record"
+CACHED = f"{TORCH}, cache"
 CONTENDERS: dict[str, Callable[[str, int, str], Iterator[Any]]] = {
     OURS: functools.partial(by_feeder, num_workers=2),
     "feeder, 2 threads": functools.partial(by_feeder, num_workers=2, worker_type="thread"),
     "feeder, in process": functools.partial(by_feeder, num_workers=0),
     "by hand, an array of indices": by_indices,
     "by hand, an index for each record": by_records,
-    TORCH: by_torch,
+    TORCH: functools.partial(by_torch, cache=False),
+    CACHED: functools.partial(by_torch, cache=True),
 }
 
 
@@ -184,11 +188,11 @@ def compare(path: str, chunk: int, kind: str, names: list[str], options: Any) ->
 
 def report(chunk: int, kind: str, found: list[Contender]) -> None:
     ours = next((one for one in found if one.name == OURS), found[0])
-    print(f"\nchunks of {chunk}, {kind}{'':14}records/s    MB/s   {ours.name} is")
+    print(f"\n{f'chunks of {chunk}, {kind}':40} records/s    MB/s   {ours.name} is")
     for one in found:
         rate = one.rate * BATCH
         shown = f"{ours.times(one):10.2f} ×" if one is not ours else ""
-        print(f"{one.name:38}{rate:10,.0f}{rate * np.prod(SHAPE) / 1e6:8,.0f}{shown}")
+        print(f"{one.name:40}{rate:10,.0f}{rate * np.prod(SHAPE) / 1e6:8,.0f}{shown}")
     hand = [one for one in found if one.name.startswith("by hand")]
     if hand:
         best = max(hand, key=lambda one: one.rate)
@@ -213,15 +217,15 @@ def main() -> None:
     names = [name for name in CONTENDERS if options.only in name]
     if not importlib.util.find_spec("torch"):
         print("torch: not installed, left out")
-        names.remove(TORCH)
+        names = [name for name in names if name not in (TORCH, CACHED)]
     import feeder
 
-    images = np.random.default_rng(0).integers(0, 256, (RECORDS, *SHAPE), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (max(RECORDS.values()), *SHAPE), np.uint8)
     with tempfile.TemporaryDirectory() as folder:
         for chunk in [options.chunk] if options.chunk else CHUNKS:
             path = str(Path(folder) / str(chunk))
             began = time.perf_counter()
-            feeder.sources.write_tensorstore(images, path, chunk_records=chunk)
+            feeder.sources.write_tensorstore(images[: RECORDS[chunk]], path, chunk_records=chunk)
             print(
                 f"written in chunks of {chunk} in {time.perf_counter() - began:.1f} s", flush=True
             )

@@ -233,6 +233,13 @@ def test_a_record_unlike_the_first_is_an_error_that_names_it(chunk_records, tmp_
             "PyTreeSpec([*, *]); change them in a transform, or give a spec for each leaf",
         ),
         (
+            [{0: 1.0}],
+            {},
+            TypeError,
+            "`source` must have records of dicts and tuples to be written below one place, got "
+            "PyTreeSpec({0: *}); change them in a transform, or give a spec for each leaf",
+        ),
+        (
             {"x": np.zeros(3)},
             {"spec": {"y": "/nowhere/y"}},
             ValueError,
@@ -260,10 +267,11 @@ def test_a_record_unlike_the_first_is_an_error_that_names_it(chunk_records, tmp_
         ),
         ([], {}, ValueError, "`source` must hold 1 to 2**62 records, got 0"),
         (
-            iter([1]),
+            feeder.stream_of([1], iter),
             {},
             TypeError,
-            "`source` must have len() and [], got list_iterator",
+            "`source` must have len() and [], got Stream(partial, num_shards=1, length=None, "
+            "cycle_length=1, block_length=None); make a list of it",
         ),
         (
             {"x": np.zeros(3)},

@@ -26,8 +26,8 @@ class Destination:
 
     Args:
         specs: Of each array, in the end.
-        kvstores: Where each place is.
-        names: Of each array, its name below the one place; none: each array has its own.
+        kvstores: Where each place is: one for each array, or one for all of them.
+        names: Of each array, its path below its place.
         listed: A record with the names of its arrays; None: nothing lists them.
         record: Structure of a record.
         overwrite: Whether what is there may be replaced.
@@ -41,15 +41,17 @@ class Destination:
     def __init__(
         self,
         specs: Sequence[Spec],
+        kvstores: Sequence[Spec],
         names: Sequence[str],
         listed: Any,
         record: optree.PyTreeSpec,
         overwrite: bool,
-        kvstores: Sequence[Spec],
     ) -> None:
         import tensorstore as ts
 
-        self.context = ts.Context()
+        self.context = ts.Context(
+            {name: value for spec in specs for name, value in spec.get("context", {}).items()}
+        )
         self.specs = specs
         self._listed = listed
         self._record = record
@@ -74,14 +76,8 @@ class Destination:
             names = _names(record)
             specs = [below(root, name) for name in names]
             listed = record.unflatten(names) if names != [""] else None
-            return cls(
-                specs,
-                [f"{name}/" if name else "" for name in names],
-                listed,
-                record,
-                overwrite,
-                [root],
-            )
+            paths = [f"{name}/" if name else "" for name in names]
+            return cls(specs, [root], paths, listed, record, overwrite)
         try:
             nodes = record.flatten_up_to(spec) if not is_spec(spec) else [spec]
             if len(nodes) != record.num_leaves:
@@ -93,7 +89,7 @@ class Destination:
             ) from None
         specs = [_array_spec(node) for node in nodes]
         kvstores = [node["kvstore"] for node in specs]
-        return cls(specs, [""] * len(specs), None, record, overwrite, kvstores)
+        return cls(specs, kvstores, [""] * len(specs), None, record, overwrite)
 
     def publish(self) -> None:
         """Puts all in its place, at once for one place."""
@@ -155,18 +151,14 @@ def _names(record: optree.PyTreeSpec) -> list[str]:
     """
     names = []
     for path, accessor in zip(record.paths(), record.accessors(), strict=True):
-        for key in path:
-            if (
-                not isinstance(key, str | int)
-                or "/" in str(key)
-                or str(key) in ("", ".", "..", MANIFEST)
-            ):
-                raise ValueError(
-                    "`source` must have records with names for keys, got "
-                    f"{accessor.codify('record')}; rename it in a transform, or give a spec for "
-                    "each leaf"
-                )
-        names.append(".".join(map(str, path)))
+        name = ".".join(map(str, path))
+        if path and ("/" in name or name in (".", "..", MANIFEST) or "" in path):
+            raise ValueError(
+                "`source` must have records with names for keys, got "
+                f"{accessor.codify('record')}; rename it in a transform, or give a spec for each "
+                "leaf"
+            )
+        names.append(name)
     if not _is_plain(record) or len(set(names)) < len(names):
         raise TypeError(
             f"`source` must have records of dicts and tuples to be written below one place, got "
@@ -176,6 +168,7 @@ def _names(record: optree.PyTreeSpec) -> list[str]:
 
 
 def _is_plain(record: optree.PyTreeSpec) -> bool:
-    return record.is_leaf() or (
-        record.type in (dict, tuple) and all(map(_is_plain, record.children()))
-    )
+    if record.type is dict and not all(isinstance(key, str) for key in record.entries()):
+        return False
+    is_node = record.type in (dict, tuple) and all(map(_is_plain, record.children()))
+    return record.is_leaf() or is_node

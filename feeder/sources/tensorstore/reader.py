@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from feeder.errors import SourceError
 from feeder.sources.tensorstore.rows import Rows, by_rows
 from feeder.sources.tensorstore.slabs import Slabs
-from feeder.sources.tensorstore.specs import reason
+from feeder.sources.tensorstore.specs import opened, reason
 
 if TYPE_CHECKING:
     import tensorstore as ts
@@ -42,7 +42,8 @@ class Limits:
 
     Attributes:
         slab_bytes: Bytes of slabs that are kept.
-        pool_bytes: Bytes of TensorStore's cache, for what is not read in slabs.
+        pool_bytes: Bytes of TensorStore's own cache: the indices of shards, and chunks that are
+            read past the slabs, whose memory is used again.
         concurrency: Files and requests at a time, and threads that decode; None: TensorStore's
             own limits.
         slabbed: Whether each array is read in slabs.
@@ -53,13 +54,13 @@ class Limits:
     concurrency: int | None
     slabbed: tuple[bool, ...]
 
-    def context(self, pool_bytes: int) -> ts.Context:
+    def context(self) -> ts.Context:
         """A new context of TensorStore's with these limits."""
         import tensorstore as ts
 
         limits = {} if self.concurrency is None else {"limit": self.concurrency}
         return ts.Context(
-            {"cache_pool": {"total_bytes_limit": pool_bytes}}
+            {"cache_pool": {"total_bytes_limit": self.pool_bytes}}
             | (dict.fromkeys(_CONCURRENCY, limits) if limits else {})
         )
 
@@ -101,16 +102,16 @@ class Reader:
         self._arrays = arrays
         self._limits = limits
         self._slabs = Slabs(limits.slab_bytes)
-        contexts = {True: limits.context(0), False: limits.context(limits.pool_bytes)}
+        context = limits.context()
         opening = [
-            begin_open(array.spec, contexts[slabbed]) if store is None else None
-            for array, store, slabbed in zip(arrays, stores, limits.slabbed, strict=True)
+            begin_open(array.spec, context) if store is None else None
+            for array, store in zip(arrays, stores, strict=True)
         ]
         self._views = []
         for array, store, future in zip(arrays, stores, opening, strict=True):
             if future is not None:
                 try:
-                    store = future.result()
+                    store = opened(future, array.where)
                 except Exception as error:
                     raise array.not_opened(error) from error
             assert store is not None
@@ -151,7 +152,7 @@ class Reader:
         others: list[Indices] = []
         for start, stop in zip(starts, [*starts[1:], len(slabs)], strict=True):
             slab = int(slabs[start])
-            start_read = functools.partial(view[array.slab(slab)].read, batch=batch)
+            start_read = functools.partial(self._read_slab, leaf, slab, batch)
             read = self._slabs.get((leaf, slab), array.slab_bytes, start_read)
             places = slice(start, stop) if order is None else order[start:stop]
             if read is not None:
@@ -161,6 +162,9 @@ class Reader:
         if others:
             places = np.concatenate(others)
             yield _Piece(leaf, places, None, view[_key(indices[places])].read(batch=batch))
+
+    def _read_slab(self, leaf: int, slab: int, batch: ts.Batch) -> Read:
+        return self._views[leaf][self._arrays[leaf].slab(slab)].read(batch=batch)
 
     def _finish(self, piece: _Piece, indices: Indices, out: NDArray[Any]) -> None:
         try:

@@ -4,10 +4,11 @@ TensorStore's own cache keeps chunks as well, but gathers scattered rows from th
 element, at about a tenth of NumPy's speed.
 
 A slab is worth its copy, and the room of another one, only if it is used again. While there is
-room every slab is kept. Then the one that was used longest ago makes room, but no sooner than after
-some reads without it: twice as many each time that one goes which was never used again, half as
-many each time that one goes which was. So blocks that are shuffled in windows are each read once,
-and a shuffle of all records, which comes back to a chunk much later, reads past the slabs it has.
+room every slab is kept. Then the one that was used longest ago makes room once it has been idle for
+four times as many reads as pass, on average, until a slab is used again; and for more, twice as
+many each time that one goes which was never used again, half as many when one was. So blocks that
+are shuffled in windows are each read once, and a shuffle of all records, which comes back to all
+chunks alike, reads past the slabs that it has: none of them is worth another's room.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ Key: TypeAlias = tuple[int, int]
 
 _LEAST_PATIENCE, _MOST_PATIENCE = 2, 1024
 """Reads without a slab after which it may make room."""
+
+_INTERVALS = 4
+"""The same, in average times until slabs are used again."""
+
+_LEARNING = 1 / 64
+"""Weight of a use in that average."""
 
 
 @dataclass(slots=True)
@@ -54,6 +61,7 @@ class Slabs:
         self._lock = threading.Lock()
         self._now = 0
         self._patience = _LEAST_PATIENCE
+        self._interval = 0.0  # reads until a slab is used again, on average
 
     def tick(self) -> None:
         """Counts a read of a batch."""
@@ -70,6 +78,7 @@ class Slabs:
                 slab = self._slabs[key] = _Slab(start(), num_bytes, self._now)
                 self._bytes += num_bytes
             elif slab.used_at < self._now:
+                self._interval += (self._now - slab.used_at - self._interval) * _LEARNING
                 slab.used_at = self._now
                 slab.num_uses += 1
                 self._slabs.move_to_end(key)
@@ -86,7 +95,7 @@ class Slabs:
     def _make_room(self, num_bytes: int) -> bool:
         while self._bytes + num_bytes > self._max_bytes:
             key, oldest = next(iter(self._slabs.items()))
-            if self._now - oldest.used_at <= self._patience:
+            if self._now - oldest.used_at <= max(self._patience, _INTERVALS * self._interval):
                 return False
             if oldest.num_uses:
                 self._patience = max(self._patience // 2, _LEAST_PATIENCE)

@@ -16,15 +16,18 @@ from numpy.typing import NDArray
 from feeder import arguments
 from feeder.sources.tensorstore.reader import Indices, Limits, Reader, begin_open
 from feeder.sources.tensorstore.rows import REMEDY_MEMORY, Rows, place_of
-from feeder.sources.tensorstore.specs import Spec, as_json, expanded, is_spec, reason
+from feeder.sources.tensorstore.specs import Spec, as_json, expanded, is_spec, opened, reason
 from feeder.spec import ArraySpec
 
 if TYPE_CHECKING:
     import tensorstore as ts
 
 _SLABS = 32
-_LEAST_BYTES, _MOST_BYTES = 64 * 2**20, 2**30
-"""The cache, unless `cache_bytes` says otherwise: so many chunks of every array, within bounds."""
+_LEAST_BYTES, _MOST_BYTES = 256 * 2**20, 2**30
+"""Chunks that are kept, unless `cache_bytes` says otherwise: of every array, within bounds."""
+
+_POOL_BYTES = 64 * 2**20
+"""The same for what TensorStore keeps."""
 
 
 class TensorStore:
@@ -48,8 +51,9 @@ class TensorStore:
             ``"transform"`` gives a part of an array.
         axis: Of which axis the records are slices: a number, or a dimension's label; or a pytree of
             them, one for each spec.
-        cache_bytes: Decoded chunks that each process keeps, in bytes; None: 32 chunks of every
-            array, but from 64 MiB to 1 GiB. A `BlockShuffle` needs room for its window.
+        cache_bytes: Decoded chunks that each process keeps, in bytes, a quarter of them by
+            TensorStore; None: 32 chunks of every array, from 256 MiB to 1 GiB, and 64 MiB by
+            TensorStore. A `BlockShuffle` needs room for its window.
         concurrency: Files and requests read at a time by each process, and threads that decode;
             None: TensorStore's own limits.
 
@@ -63,6 +67,7 @@ class TensorStore:
         TypeError: An argument has the wrong type, or an array holds no numbers.
         ValueError: A spec or an axis is wrong, or the arrays differ in length.
         FileNotFoundError: An array is not there, or was not written to its end.
+        TimeoutError: A server has not answered within a minute.
         SourceError: Raised while reading: records could not be read, or an array is no longer what
             it was; the message names the array and the records.
     """
@@ -220,7 +225,7 @@ def _looked_at(
         FileNotFoundError: An array is not there.
         ValueError: It cannot be opened, or is not as it should be.
     """
-    context = Limits(0, 0, None, ()).context(0)
+    context = Limits(0, 0, None, ()).context()
     opening = [
         begin_open(spec, context) if store is None else None
         for spec, store in zip(specs, stores, strict=True)
@@ -229,7 +234,9 @@ def _looked_at(
     for leaf, spec, axis, store, future in zip(leaves, specs, axes, stores, opening, strict=True):
         if future is not None:
             try:
-                store = future.result()
+                store = opened(future, place_of(leaf, spec))
+            except TimeoutError:
+                raise
             except Exception as error:
                 raise _not_there(leaf, spec, error) from error
         assert store is not None
@@ -261,12 +268,12 @@ def _not_there(leaf: str, spec: Spec, error: Exception) -> Exception:
 def _limits(arrays: Sequence[Rows], cache_bytes: int | None, concurrency: int | None) -> Limits:
     """Which arrays are read in slabs, and what may be kept of them."""
     many = [array.chunk_rows > 1 and not array.dtype.hasobject for array in arrays]
-    if cache_bytes is None:
-        wanted = sum(array.slab_bytes for array, holds in zip(arrays, many, strict=True) if holds)
-        cache_bytes = min(max(_SLABS * wanted, _LEAST_BYTES), _MOST_BYTES)
-    # TensorStore's own cache keeps the indices of shards, which are small.
-    pool_bytes = 0 if all(many) else cache_bytes if not any(many) else cache_bytes // 4
-    slab_bytes = cache_bytes - pool_bytes
+    wanted = _SLABS * sum(a.slab_bytes for a, holds in zip(arrays, many, strict=True) if holds)
+    slab_bytes = min(max(wanted, _LEAST_BYTES), _MOST_BYTES)
+    pool_bytes = _POOL_BYTES
+    if cache_bytes is not None:
+        pool_bytes = cache_bytes // 4 if any(many) else cache_bytes
+        slab_bytes = cache_bytes - pool_bytes
     slabbed = tuple(
         holds and array.slab_bytes <= slab_bytes for array, holds in zip(arrays, many, strict=True)
     )

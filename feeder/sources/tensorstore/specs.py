@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    import tensorstore as ts
+
+T = TypeVar("T")
 
 Spec: TypeAlias = dict[str, Any]
 """A TensorStore spec as JSON."""
 
 MANIFEST = "zarr.json"
 """The zarr group at the top of a data set, which lists its arrays; written last."""
+
+_OPEN_S = 60
+"""Seconds that metadata may take to be read."""
 
 _MAX_NAME = 200
 """Characters of the name of an array that has neither path nor URL."""
@@ -87,6 +95,20 @@ def reason(error: BaseException) -> str:
     return str(error).split(" [tensorstore_spec=")[0]
 
 
+def opened(future: ts.Future[T], what: str) -> T:
+    """What is being opened, once it is open.
+
+    Raises:
+        TimeoutError: It did not answer: TensorStore would try again for many minutes.
+        Exception: Whatever TensorStore raises.
+    """
+    try:
+        return future.result(timeout=_OPEN_S)
+    except TimeoutError:
+        message = f"{what} did not answer within {_OPEN_S} s; is the address right?"
+        raise TimeoutError(message) from None
+
+
 def expanded(place: str | os.PathLike[str]) -> Any:
     """The arrays of a data set that `write_tensorstore` made at one place, as a pytree of specs.
 
@@ -95,6 +117,7 @@ def expanded(place: str | os.PathLike[str]) -> Any:
 
     Raises:
         ValueError: It is a group of arrays that nobody has listed.
+        TimeoutError: Nobody answers there.
     """
     import tensorstore as ts
 
@@ -102,8 +125,9 @@ def expanded(place: str | os.PathLike[str]) -> Any:
         return place
     try:
         kvstore = as_folder(as_kvstore(place))
-        found = ts.KvStore.open(kvstore).result().read(MANIFEST).result()
-    except ValueError:
+        read = ts.KvStore.open(kvstore).result().read(MANIFEST)
+        found = opened(read, os.fspath(place))
+    except (ValueError, NotImplementedError):
         return place  # opening it says why
     if found.state != "value":
         return place

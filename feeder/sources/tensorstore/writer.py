@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from feeder import arguments
 from feeder.errors import RecordMismatchError
-from feeder.sources.stream import shown
+from feeder.sources.callable import FromCallable
+from feeder.sources.protocol import as_source
+from feeder.sources.stream import Stream
 from feeder.sources.tensorstore.array_writer import ArrayWriter, Leaf, Write
 from feeder.sources.tensorstore.destination import Destination
 from feeder.sources.tensorstore.source import TensorStore, axes_of
@@ -84,8 +86,9 @@ def write_tensorstore(
     chunk_records = arguments.optional_integer("chunk_records", chunk_records, 1)
     overwrite = arguments.boolean("overwrite", overwrite)
     make_bar = _bars(arguments.boolean("progress", progress))
-    if not hasattr(source, "__len__"):
-        raise TypeError(f"`source` must have len() and [], got {shown(source)}")
+    source = as_source(source)
+    if isinstance(source, Stream | FromCallable):
+        raise TypeError(f"`source` must have len() and [], got {source!r}; make a list of it")
     options: dict[str, Any] = {
         "transforms": transforms,
         "process_index": 0,
