@@ -138,7 +138,7 @@ def main() -> None:
         if not place.exists():
             began = time.perf_counter()
             feeder.sources.write_tensorstore(
-                images, place, num_workers=options.workers, chunk_records=64, progress=True
+                images, place, num_workers=options.workers, chunk_records=64
             )
             print(f"decoded and written in {time.perf_counter() - began:.1f} s")
         data = feeder.sources.TensorStore(place)

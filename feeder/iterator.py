@@ -133,6 +133,10 @@ class BatchIterator(Iterator[Any]):
             self._bad.add(bad)
         raise StopIteration
 
+    def next(self) -> Any:
+        """The next batch, as ``next(batches)``."""
+        return self.__next__()
+
     def __length_hint__(self) -> int:
         """Batches left, where that is known; what `operator.length_hint` asks for."""
         end = self._feeds.num_steps

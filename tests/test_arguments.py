@@ -244,3 +244,38 @@ def test_a_source_that_cannot_reach_the_workers_is_refused_at_once(monkeypatch):
     with pytest.raises(TypeError, match=r"^`source`, `transforms`, .* must be picklable"):
         feeder.DataLoader([threading.Lock()], 1, num_workers=1)
     feeder.DataLoader([threading.Lock()], 1).close()
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (
+            lambda record, rng: record,
+            "`transforms[0]` must be callable as transform(record), got <lambda>(record, rng); "
+            "wrap it in feeder.RandomMap, which gives it a Generator",
+        ),
+        (
+            lambda: None,
+            "`transforms[0]` must be callable as transform(record), got <lambda>()",
+        ),
+        (
+            feeder.RandomMap,
+            "`transforms[0]` must be callable as transform(record), got the class RandomMap "
+            "itself; give RandomMap(function)",
+        ),
+    ],
+)
+def test_a_transform_that_cannot_be_called_with_a_record_is_refused(transform, message):
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        feeder.DataLoader([1, 2], 1, transforms=[transform])
+
+
+def test_a_table_of_columns_is_refused_with_the_line_to_write():
+    table = type("DataFrame", (), {"__module__": "pandas.core.frame"})()
+    message = (
+        "`source` must be a collection of records, got a pandas.DataFrame, a table of columns; "
+        'give a dict of its columns as arrays, as {"x": table["x"].to_numpy()}, or write it to a '
+        "file for feeder.sources.Parquet"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        feeder.DataLoader(table, 1)

@@ -265,3 +265,53 @@ def test_skip_is_refused_with_a_sharding():
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         feeder.DataLoader(rows(40), 8, sharding=sharding, on_bad_record="skip")
+
+
+def test_a_batch_without_a_good_record_says_what_helps():
+    def bad(record):
+        if 10 <= record < 20:
+            raise ValueError("bad")
+        return record
+
+    for option, note in (
+        (
+            "skip",
+            "All 10 records of it are bad, and a batch must have one: "
+            '`on_bad_record="replace"` puts others in their place; feeder.filtered, or a '
+            "`sampler`, leaves them out beforehand.",
+        ),
+        ("replace", None),
+    ):
+        with feeder.DataLoader(
+            list(range(40)), 10, transforms=[bad], on_bad_record=option
+        ) as loader:
+            batches = iter(loader)
+            next(batches)
+            if note is None:
+                assert not set(next(batches).tolist()) & set(range(10, 20))
+                continue
+            with pytest.raises(ValueError, match=r"^bad") as caught:
+                next(batches)
+            assert note in caught.value.__notes__
+
+
+def test_half_of_the_records_may_be_bad_and_all_of_them_are_told():
+    def odd(record):
+        if record % 2:
+            raise ValueError("odd")
+        return record
+
+    options = {"on_bad_record": "replace", "shuffle": True}
+    with feeder.DataLoader(list(range(2000)), 100, transforms=[odd], **options) as loader:
+        assert not any((batch % 2).any() for batch in loader)
+
+    def worse(record):
+        raise ValueError("bad")
+
+    with feeder.DataLoader(list(range(20)), 4, transforms=[worse], **options) as loader:
+        with pytest.raises(ValueError, match=r"^bad") as caught:
+            next(iter(loader))
+    assert (
+        'The 16 records that were drawn to replace it with `on_bad_record="replace"` are bad too.'
+        in caught.value.__notes__
+    )

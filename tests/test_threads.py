@@ -171,3 +171,23 @@ def test_where_processes_cannot_be_had_threads_take_their_place_with_one_warning
     with loader:
         assert digest(loader) == digest(feeder.DataLoader(rows(40), 4))
         assert iter(loader).stats().worker_pids == ()
+
+
+@pytest.mark.timeout(20)  # the 60 s that a start may take would be a hang
+def test_a_thread_that_is_stuck_in_its_first_batch_or_its_second_try_is_late_in_time():
+    gate = threading.Event()
+
+    def stuck(record):
+        gate.wait()
+        return record
+
+    loader = feeder.DataLoader(
+        list(range(8)), 2, transforms=[stuck], num_workers=2, worker_type="thread", timeout_s=0.2
+    )
+    with loader:
+        batches = iter(loader)
+        for _ in range(2):
+            with pytest.raises(feeder.WorkerTimeoutError):
+                next(batches)
+        gate.set()
+        assert len(list(batches)) == 4

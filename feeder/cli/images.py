@@ -57,6 +57,14 @@ def write_grid(batch: Any, path: Path, leaf: str | None = None) -> str:
     return f"{path}: {text.count(len(images), 'image')} of {name}{scaled}"
 
 
+def named(batch: Any) -> str | None:
+    """The first leaf of a batch that holds images; None: none does."""
+    for name, leaf in named_leaves(batch).items():
+        if _as_images(as_array(leaf), strict=True) is not None:
+            return name
+    return None
+
+
 def grid(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Images of shape (N, H, W, C) in rows and columns, about as wide as high."""
     count, height, width, channels = images.shape
@@ -80,10 +88,10 @@ def grid(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _found(batch: Any, asked: str | None) -> tuple[str, NDArray[Any]]:
     leaves = named_leaves(batch)
     if asked is None:
-        for name, leaf in leaves.items():
-            images = _as_images(as_array(leaf), strict=True)
-            if images is not None:
-                return name, images
+        if (name := named(batch)) is not None:
+            images = _as_images(as_array(leaves[name]), strict=True)
+            assert images is not None
+            return name, images
         raise UsageError(
             "`--png` needs a leaf of shape (rows, height, width, 1, 3 or 4) or (rows, 1, 3 or 4, "
             f"height, width), got {_shapes(leaves)}; name one of two dimensions with --leaf"

@@ -62,6 +62,8 @@ def run(subject: Subject, png: Path | None = None, leaf: str | None = None) -> i
         print(f"first batch, after {text.duration(took)}\n\n{_contents(batch)}")
         if png is not None:
             print(f"\n{images.write_grid(batch, png, leaf)}")
+        elif (found := images.named(batch)) is not None:
+            print(f"\n{found} holds images: --png grid.png draws them")
     return 0
 
 

@@ -26,7 +26,10 @@ _ALWAYS = ("read", "wait")
 def table_of(stats: Stats) -> str:
     """The table, and the sentence that names the bottleneck below it."""
     head = f"{stats.batches:,} batches, {stats.records:,} records in {stats.elapsed_s:.3g} s"
-    lines = [f"{head}; the loop waited {stats.wait_share:.1%} of the time"]
+    lines = [
+        f"{head}; the loop waited {stats.wait_share:.1%} of the time, "
+        f"{stats.first_batch_s:.3g} s of it for the first batch"
+    ]
     if stats.recent_batches:
         lines += [
             f"of late: {number(stats.batches_per_s)} batches/s, "

@@ -7,8 +7,8 @@ import numpy as np
 from feeder.plan.mix import random_bits, scaled, start_of
 from feeder.plan.order import Indices, Order
 
-SPARES = 4
-"""Records tried in place of a bad one: where 1 in 100 is bad, all of them are 1 time in 1e10."""
+SPARES = 16
+"""Records tried in place of a bad one: where 1 in 3 is bad, all of them are 1 time in 1e8."""
 
 _SPARES_KEY = 3  # tells these numbers from others of the same seed
 

@@ -13,6 +13,7 @@ from feeder.produce.bad import ON_BAD_RECORD, OnBadRecord
 from feeder.produce.info import WorkerInfo, enter
 from feeder.produce.transforms import Filter, FlatMap, OfSource, RandomMap
 from feeder.sources import FromCallable, Source, Stream, as_source
+from feeder.sources.stream import shown, takes
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,20 @@ class Recipe:
 
 
 def _check_transforms(source: Source, transforms: tuple[Any, ...]) -> None:
-    """Refuses what changes the number of records where each has its place beforehand."""
+    """Refuses what cannot be called with a record, or changes their number where it must not."""
+    for place, transform in enumerate(transforms):
+        if transform in (RandomMap, Filter, FlatMap):
+            raise TypeError(
+                f"`transforms[{place}]` must be callable as transform(record), got the class "
+                f"{transform.__name__} itself; give {transform.__name__}(function)"
+            )
+        if isinstance(transform, RandomMap | Filter | FlatMap) or takes(transform, 1):
+            continue
+        remedy = "; wrap it in feeder.RandomMap, which gives it a Generator"
+        raise TypeError(
+            f"`transforms[{place}]` must be callable as transform(record), got {shown(transform)}"
+            f"{remedy if takes(transform, 2) else ''}"
+        )
     if isinstance(source, Stream):
         return
     for place, transform in enumerate(transforms):

@@ -94,6 +94,10 @@ class Records:
                 found = self._replacement(chunk, row, position, clock)
                 replaced_by = None if found is None else found[0]
                 if found is None and chunk.spares is not None:
+                    error.add_note(
+                        f"The {chunk.spares.shape[1]} records that were drawn to replace it with "
+                        '`on_bad_record="replace"` are bad too.'
+                    )
                     raise
                 text = f"{type(error).__name__}: {error}"[:MAX_ERROR]
                 if chunk.mask is None or chunk.mask[row]:  # padding repeats a record
@@ -101,7 +105,12 @@ class Records:
                 if found is None:
                     left_out += 1
                     if left_out == len(indices):
-                        raise  # nothing is left of the chunk
+                        error.add_note(
+                            f"All {left_out} records of it are bad, and a batch must have one: "
+                            '`on_bad_record="replace"` puts others in their place; '
+                            "feeder.filtered, or a `sampler`, leaves them out beforehand."
+                        )
+                        raise
                     continue
                 record = found[1]
             clock.enter("collate", row)

@@ -126,6 +126,8 @@ class Shard:
     def close(self) -> None:
         """Closes the iterator, where it can be closed: a generator's ``finally`` runs."""
         close = getattr(self._iterator, "close", None)
+        if getattr(self._iterator, "gi_running", False):
+            return  # a thread is stuck in this generator: nobody can close it
         if callable(close):
             try:
                 close()

@@ -247,6 +247,8 @@ class Threads:
                         if job.chunk.reads is not None:
                             self._turns.begin(job.chunk)
                         worker.since, worker.job = time.monotonic(), job
+                        if self._timeout_s is not None:
+                            self._changed.notify_all()  # whoever waits now knows its deadline
                         return job
                     self._forget(job)
                 self._changed.wait()

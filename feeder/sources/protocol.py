@@ -69,6 +69,16 @@ def as_source(source: object) -> Source:
         raise TypeError(f"`source` must be a collection of records, got {_kind(source)}")
     if isinstance(source, FromCallable):
         return source
+    if (kind := _kind_of_table(source)) is not None:
+        raise TypeError(
+            f"`source` must be a collection of records, got a {kind}, a table of columns; give a "
+            'dict of its columns as arrays, as {"x": table["x"].to_numpy()}, or write it to a file '
+            "for feeder.sources.Parquet"
+        )
+    if _named(source, "tensorstore", "TensorStore"):
+        from feeder.sources.tensorstore import TensorStore
+
+        return TensorStore(source)
     if kind_of(source) is not None:
         found: Source = HuggingFace(source)
         return found
@@ -81,6 +91,20 @@ def as_source(source: object) -> Source:
         "`source` must have len() and [], or be a stream: an iterable, a function that returns an "
         f"iterator, or an object with num_shards and open(), got {_kind(source)}"
     )
+
+
+def _named(value: object, package: str, name: str) -> bool:
+    # By name: `import feeder` imports none of these packages.
+    kind = type(value)
+    return kind.__name__ == name and kind.__module__.split(".")[0] == package
+
+
+def _kind_of_table(source: object) -> str | None:
+    """The name of a table whose ``[]`` gives columns, not records."""
+    for package, name in (("pyarrow", "Table"), ("pandas", "DataFrame"), ("polars", "DataFrame")):
+        if _named(source, package, name):
+            return f"{package}.{name}"
+    return None
 
 
 def _has_items(source: object) -> bool:

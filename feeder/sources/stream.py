@@ -86,7 +86,7 @@ class Stream:
 
 def stream_of(
     items: Sequence[Any],
-    read: Callable[[Any], Iterable[Any]],
+    read: Callable[[Any], Iterable[Any]] = iter,
     *,
     length: int | None = None,
     cycle_length: int | None = None,
@@ -98,7 +98,8 @@ def stream_of(
         items: What names the shards.
         read: ``read(item)`` → iterator over the records of its shard, from the beginning. One that
             has ``state_dict()`` and ``load_state_dict()`` (or ``get_state()`` and
-            ``set_state()``) goes on from its state; any other is read again up to the place.
+            ``set_state()``) goes on from its state; any other is read again up to the place. By
+            default each item is an iterable of records, which begins anew each time.
         length: As of `Stream`.
         cycle_length: As of `Stream`.
         block_length: As of `Stream`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -12,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from feeder import arguments
 from feeder.errors import SourceError
+from feeder.sources import files
 from feeder.sources.token_arrays import IN_PLACE, CutFileError, TokenArray, token_array
 from feeder.spec import ArraySpec
 
@@ -68,6 +70,7 @@ class TokenWindows:
         self._across = arguments.boolean("across_files", across_files)
         self._separator = arguments.optional_integer("separator", separator, 0)
         self._arrays = _token_arrays(tokens, dtype)
+        _check_separator(self._separator, self._arrays[0].dtype)
         sizes = np.array([len(array) for array in self._arrays], np.int64)
         # Windows, or with `across_files` tokens, up to the end of each array.
         self._ends = np.cumsum(sizes if self._across else self._windows_in(sizes))
@@ -180,7 +183,18 @@ class TokenWindows:
         return np.concatenate(parts)
 
 
+def _check_separator(separator: int | None, dtype: np.dtype[Any] | None) -> None:
+    """Refuses a token that no array of this dtype can hold."""
+    if separator is None or dtype is None or dtype.kind not in "iu":
+        return
+    if separator > np.iinfo(dtype).max:
+        raise ValueError(f"`separator` must fit the tokens' dtype, {dtype}, got {separator}")
+
+
 def _token_arrays(tokens: Any, dtype: DTypeLike | None) -> list[TokenArray]:
+    if isinstance(tokens, str | os.PathLike):
+        found = files.all_of("tokens", tokens, "*")
+        tokens = list(found) if len(found) > 1 else found[0]
     if not isinstance(tokens, list | tuple):
         return [token_array("tokens", tokens, dtype)]
     if not tokens:

@@ -55,6 +55,8 @@ first batch, after 1 ms
   batch['pixels']          0  255    124    0
   batch['planes']          0    1  0.488    0
   batch['weight']        0.5  0.5    0.5    2
+
+batch['pixels'] holds images: --png grid.png draws them
 """
     )
 

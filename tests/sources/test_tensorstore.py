@@ -390,3 +390,12 @@ def test_a_shuffle_of_all_records_reads_past_the_slabs_it_has():
     begun, past = reads_of(slabs_of(True, num_slabs=64), 32)
     assert len(begun) < 0.1 * past
     assert len(reads_of(slabs_of(True, num_slabs=32), 32)[0]) == 32
+
+
+def test_an_open_array_is_a_source_and_a_spec_may_hold_paths(tmp_path):
+    store = feeder.sources.write_tensorstore(np.arange(12), tmp_path / "x")
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": tmp_path / "x"}}
+    opened = ts.open({**spec, "kvstore": f"file://{tmp_path}/x/"}, open=True).result()
+    for source in (store, opened, feeder.sources.TensorStore(spec)):
+        with feeder.DataLoader(source, 4, num_workers=1) as loader:
+            assert np.concatenate(list(loader)).tolist() == list(range(12))

@@ -314,10 +314,11 @@ def test_files_that_hold_no_tokens_are_refused(tmp_path):
     npy.write_bytes(npy.read_bytes()[:-5])
     with pytest.raises(ValueError, match=rf"^`tokens` must be a .npy file of tokens, got {npy}: "):
         feeder.TokenWindows(npy, 10)
-    with pytest.raises(FileNotFoundError):
-        feeder.TokenWindows(tmp_path / "none.npy", 10)
-    with pytest.raises(IsADirectoryError):
-        feeder.TokenWindows(tmp_path, 10, dtype=np.uint16)
+    none = tmp_path / "none.npy"
+    refused(ValueError, f"`tokens` must name a file that is there, got {str(none)!r}", none)
+    (tmp_path / "empty").mkdir()
+    empty = str(tmp_path / "empty")
+    refused(ValueError, f"`tokens` must name files, got {empty!r}, without any *", empty)
 
 
 def test_an_empty_file_among_others_holds_no_window(tmp_path):
@@ -340,3 +341,15 @@ def test_an_object_that_gives_other_than_its_tokens_is_refused():
     mixed = feeder.TokenWindows([Listed(TOKENS), Listed(np.arange(50))], 10)
     with pytest.raises(TypeError, match=r"^`tokens` must be of one dtype, got uint16 and int64$"):
         mixed.read(np.array([0, 51]))
+
+
+def test_a_separator_that_no_token_can_be_is_refused_and_a_pattern_names_files(tmp_path):
+    message = "`separator` must fit the tokens' dtype, uint16, got 70000"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        feeder.TokenWindows(np.zeros(20, np.uint16), 4, separator=70_000)
+    for part in range(3):
+        np.save(tmp_path / f"p{part}.npy", np.arange(part * 10, part * 10 + 10, dtype=np.uint16))
+    for place in (tmp_path / "p*.npy", tmp_path):
+        assert len(feeder.TokenWindows(place, 5)) == 6
+    with pytest.raises(ValueError, match=r"^`tokens` must match at least one file, got '.*q\*'$"):
+        feeder.TokenWindows(tmp_path / "q*", 5)

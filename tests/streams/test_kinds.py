@@ -154,3 +154,9 @@ def test_a_stream_under_memory_pressure_loses_nothing():
             [shard * 1000 + 2 * step + n for shard in range(3) for n in range(2)]
             for step in range(20)
         ]
+
+
+def test_a_stream_of_iterables_reads_each_as_a_shard():
+    stream = feeder.stream_of([range(4), range(10, 14)])
+    with feeder.DataLoader(stream, 4) as loader:
+        assert sorted(np.concatenate(list(loader)).tolist()) == [0, 1, 2, 3, 10, 11, 12, 13]

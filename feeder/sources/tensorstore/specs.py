@@ -71,9 +71,16 @@ def as_json(spec: Any) -> Spec:
         if isinstance(spec, str | os.PathLike):
             text = os.fspath(spec)
             spec = text if "|" in text else {"driver": "auto", "kvstore": as_kvstore(spec)}
-        return dict(ts.Spec(spec).to_json())
+        return dict(ts.Spec(_with_names(spec)).to_json())
     except ValueError as error:
         raise ValueError(f"`spec` must be a TensorStore spec, got {spec!r}: {error}") from None
+
+
+def _with_names(spec: Any) -> Any:
+    """The spec with strings in the place of paths."""
+    if isinstance(spec, dict):
+        return {key: _with_names(value) for key, value in spec.items()}
+    return os.fspath(spec) if isinstance(spec, os.PathLike) else spec
 
 
 def name_of(spec: Spec) -> str:

@@ -44,7 +44,7 @@ def write_tensorstore(
     num_workers: int = 0,
     chunk_records: int | None = None,
     overwrite: bool = False,
-    progress: bool = False,
+    progress: bool = True,
 ) -> TensorStore:
     """Writes all records of a source as arrays of TensorStore's, one for each leaf.
 
@@ -68,7 +68,7 @@ def write_tensorstore(
             many as make 2 to 4 MiB. Chunks of smaller leaves hold a multiple, up to 256 KiB.
         overwrite: Whether a data set that is there may be replaced: in files at the end; in any
             other storage it is deleted at the beginning.
-        progress: Whether to show a progress bar, with tqdm.
+        progress: Whether to show a progress bar on a terminal, where tqdm is installed.
 
     Returns:
         A source of the records that were written.
@@ -79,7 +79,6 @@ def write_tensorstore(
         FileExistsError: There is something at the place already.
         RecordMismatchError: A record differs from the first one in shape, dtype or structure.
         OSError: Something cannot be written.
-        ImportError: There is no tqdm, for ``progress=True``.
     """
     from feeder.loader import DataLoader  # which stands on the sources
 
@@ -227,9 +226,9 @@ def _bars(progress: bool) -> Callable[[int], contextlib.AbstractContextManager[_
         return lambda _: contextlib.nullcontext(_NoBar())
     try:
         from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError("`progress=True` needs the package tqdm: pip install tqdm") from error
-    return lambda total: tqdm(total=total, unit=" records", desc="write_tensorstore")
+    except ImportError:
+        return lambda _: contextlib.nullcontext(_NoBar())
+    return lambda total: tqdm(total=total, unit=" records", desc="write_tensorstore", disable=None)
 
 
 class _NoBar:
