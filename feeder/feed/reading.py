@@ -9,12 +9,10 @@ import numpy as np
 
 from feeder.place.ends import Job
 from feeder.plan.batches import Chunk, LocalRows, Reads
+from feeder.plan.kept import KeptPatterns
 from feeder.plan.order import Indices
 from feeder.plan.patterns import Pattern
 from feeder.plan.stream import StreamPlan, StreamPlanner
-
-_PATTERNS_KEPT = 256
-"""Patterns whose local part is remembered."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +29,9 @@ class Reading:
     planner: StreamPlanner
     local_rows: LocalRows
     job: Job | None
-    _patterns: dict[tuple[Pattern, int, bool], Pattern] = field(default_factory=dict)
+    _patterns: KeptPatterns[tuple[Pattern, int, bool], Pattern] = field(
+        default_factory=KeptPatterns
+    )
 
     def chunk(
         self,
@@ -52,12 +52,11 @@ class Reading:
             snapshot: As of `Reads`.
             wanted: Whether its rows are; else it is read for what comes after it.
         """
-        local = self._patterns.get((plan.pattern, plan.num_rows, wanted))
-        if local is None:
-            if len(self._patterns) >= _PATTERNS_KEPT:
-                self._patterns.clear()
-            local = self._local(plan.pattern, plan.num_rows, wanted)
-            self._patterns[plan.pattern, plan.num_rows, wanted] = local
+        local = self._patterns.get(
+            (plan.pattern, plan.num_rows, wanted),
+            lambda: self._local(plan.pattern, plan.num_rows, wanted),
+            plan.num_rows,
+        )
         reads = Reads(
             run, live, settled, snapshot, local, plan.cycle, plan.first_lane, plan.position
         )

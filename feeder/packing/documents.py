@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from feeder.errors import DocumentError
 from feeder.plan.packing import Pieces
+from feeder.sources.protocol import offers_list
 
 SEGMENTS, POSITIONS = "segment_ids", "positions"
 """Leaves that a packed record gains."""
@@ -45,7 +46,7 @@ class Name(NamedTuple):
 
 def listed(source: Any, numbers: list[int]) -> list[Any]:
     """The documents of a source with random access at some indices, as it gives them."""
-    if hasattr(source, "__getitems__"):
+    if offers_list(source):
         documents = list(source.__getitems__(numbers))
         if len(documents) != len(numbers):
             raise ValueError(

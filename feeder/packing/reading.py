@@ -53,6 +53,7 @@ class Documents:
         self._form: Form | None = None
         self.is_over = False
         self._sizing = sizing
+        self._decode = stream.decode
         if state is not None:
             inner = state["documents"]
             self.begin = Mark(state["read"], None if inner is None else pickle.dumps(inner, 5))
@@ -85,6 +86,8 @@ class Documents:
         found: list[tuple[Name, Leaves]] = []
         for number, record in enumerate(records, start=first):
             name = Name(number, self._shard.number)
+            if self._decode is not None:
+                record = self._decode(record)
             if self._form is None:
                 leaves = leaves_of(record, self._sizing.keys, name)
                 if not len(next(iter(leaves.values()))):

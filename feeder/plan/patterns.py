@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 
 from feeder.plan.order import Indices
 
-_KEPT = 256
-"""Patterns that a worker remembers; as many as a phase does."""
-
 Packed: TypeAlias = bytes
 """A pattern on its way to a worker."""
 
@@ -138,9 +135,8 @@ class Pattern:
         return pickle.dumps((table, self.num_rows, mask), 5)
 
 
-@functools.lru_cache(maxsize=_KEPT)
 def unpacked(packed: Packed) -> Pattern:
-    """The pattern that was packed; the same one for the same bytes."""
+    """The pattern that was packed."""
     table, num_rows, mask = pickle.loads(packed)
     entries, lanes, offsets, per_cycle, rows = np.frombuffer(
         zlib.decompress(table), np.int64

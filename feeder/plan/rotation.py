@@ -18,11 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from feeder.plan.kept import KeptPatterns
 from feeder.plan.order import Indices
 from feeder.plan.patterns import Pattern, of_rows
-
-_PATTERNS_KEPT = 256
-"""Patterns of a phase that are remembered; a batch size that divides no cycle has many."""
 
 
 def cycle_of(num_lanes: int, block_length: int | None, batch_size: int) -> Indices:
@@ -53,7 +51,8 @@ class Phase:
     _before: Indices  # (rows,): rows of the same lane in the cycle before this one
     _per_cycle: Indices  # (lanes,): rows of each lane in a cycle
     _base: Indices  # (lanes,): what makes counts of rows offsets of records
-    _patterns: dict[tuple[int, int], Pattern] = field(default_factory=dict)  # by row in a cycle
+    # By row in a cycle, and rows.
+    _patterns: KeptPatterns[tuple[int, int], Pattern] = field(default_factory=KeptPatterns)
 
     @classmethod
     def of(cls, cycle: Indices, row: int, taken: Mapping[int, int]) -> Phase:
@@ -88,13 +87,11 @@ class Phase:
     def pattern(self, row: int, count: int) -> tuple[Pattern, int]:
         """What some rows take, and the number of the cycle that they begin in."""
         cycle, within = divmod(row, len(self.cycle))
-        found = self._patterns.get((within, count))
-        if found is None:
-            if len(self._patterns) == _PATTERNS_KEPT:
-                self._patterns.clear()
-            found = of_rows(*self._find(np.arange(within, within + count)))
-            self._patterns[within, count] = found
-        return found, cycle
+
+        def make() -> Pattern:
+            return of_rows(*self._find(np.arange(within, within + count)))
+
+        return self._patterns.get((within, count), make, count), cycle
 
     def _find(self, rows: Indices) -> tuple[Indices, Indices, Indices]:
         """Lane of each row, its record's number in that lane, and what a cycle adds to it."""

@@ -181,7 +181,8 @@ class Columns:
             np.concatenate(column, out=rows, casting="no")
             target[places] = rows.reshape(len(column), *expected.shape)
             return True
-        of_one_dtype = kind in (bool, int, float) or issubclass(kind, np.number | np.bool_)
+        # Python's own numbers of one type have one dtype, but for integers beyond 64 bits.
+        of_one_dtype = kind is self._scalars[number] or issubclass(kind, np.number | np.bool_)
         if of_one_dtype and expected.dtype.kind in "biufc":
             target[places] = np.fromiter(column, expected.dtype, len(column))
             return True

@@ -12,14 +12,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from feeder.plan.batches import Chunk
+from feeder.plan.kept import KeptPatterns
 from feeder.plan.order import Indices
 from feeder.plan.patterns import Pattern
 from feeder.plan.rotation import cycle_of
 from feeder.produce.recipe import Recipe
 from feeder.sources import Stream
-
-_PATTERNS_KEPT = 256
-"""Patterns whose parts are remembered."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +31,7 @@ class Homes:
 
     workers: Indices
     whole: bool
-    _parts: dict[Pattern, list[tuple[int, Pattern]]] = field(default_factory=dict)
+    _parts: KeptPatterns[Pattern, list[tuple[int, Pattern]]] = field(default_factory=KeptPatterns)
 
     @classmethod
     def of(cls, recipe: Recipe, num_workers: int) -> Homes:
@@ -53,14 +51,11 @@ class Homes:
         """The chunks of a batch, with the worker of each."""
         reads = chunk.reads
         assert reads is not None
-        parts = self._parts.get(reads.pattern)
-        if parts is None:
-            if len(self._parts) >= _PATTERNS_KEPT:
-                self._parts.clear()
-            parts = self._parts[reads.pattern] = self._split(reads.pattern)
+        pattern = reads.pattern
+        parts = self._parts.get(pattern, lambda: self._split(pattern), len(pattern))
         if len(parts) == 1:
             return [(parts[0][0], chunk)]
-        rows = reads.pattern.num_rows
+        rows = pattern.num_rows
         return [
             (worker, replace(reads, pattern=part).chunk(chunk.step, rows)) for worker, part in parts
         ]

@@ -307,6 +307,8 @@ class Lane:
 
     def _open(self) -> Shard:
         """Opens the next shard."""
+        if self.closed:
+            raise SettledError
         if self._item == len(self._shards):
             total = Total(self.position, self._read_before)
             raise LaneEnd(total, self._bad.get(self.position, []))

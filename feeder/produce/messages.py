@@ -38,7 +38,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.plan.batches import Chunk, Reads
-from feeder.plan.patterns import unpacked
+from feeder.plan.kept import KeptPatterns
+from feeder.plan.patterns import Pattern, unpacked
 from feeder.produce.slots import Slot
 
 MAX_PACKET = 64 * 1024
@@ -46,6 +47,9 @@ MAX_PACKET = 64 * 1024
 
 _PART_BYTES = 48 * 1024
 """Bytes of a message in one packet; a longer message travels in parts."""
+
+_LEAST_BYTES = 2
+"""Of an entry of a pattern that was packed, about."""
 
 _INLINE_BYTES = 16 * 1024
 """A chunk up to this size travels in its packet, a larger one in its slot."""
@@ -146,14 +150,22 @@ def encode_task(ticket: int, chunk: Chunk, slot: Slot | None, slab: mmap.mmap) -
     return encode(int(Kind.TASK), ticket, chunk.step, shape, parts, offset, capacity)
 
 
-def decode_task(message: Message, slab: mmap.mmap) -> tuple[int, Chunk, Slot]:
-    """Ticket, chunk and slot of a TASK."""
+def decode_task(
+    message: Message, slab: mmap.mmap, patterns: KeptPatterns[bytes, Pattern]
+) -> tuple[int, Chunk, Slot]:
+    """Ticket, chunk and slot of a TASK.
+
+    Args:
+        message: It.
+        slab: The slots.
+        patterns: Those that came before; few come once.
+    """
     _, ticket, step, shape, parts, offset, capacity = message
     slot = Slot(offset, capacity)
     if len(shape) == 3:
         size, part_of, (run, live, settled, snapshot, cycle, first_lane, position) = shape
         packed = slab[offset : offset + size] if parts is None else parts[0]
-        pattern = unpacked(packed)
+        pattern = patterns.get(packed, lambda: unpacked(packed), 1 + len(packed) // _LEAST_BYTES)
         reads = Reads(run, live, settled, snapshot, pattern, cycle, first_lane, position)
         return ticket, reads.chunk(step, part_of), slot
     rows, masked, num_spares, first_row, part_of, given = shape

@@ -90,6 +90,7 @@ class StreamRun:
             return self._read_now(chunk, locate, clock, bad)
         try:
             self._turns.wait(chunk)
+            self._tell_busy()  # only now: others may have taken long
             found = self._read_now(chunk, locate, clock, bad)
             return found if isinstance(found, Ended) else (_with_names(found[0]), *found[1:])
         finally:
@@ -212,12 +213,18 @@ class StreamRun:
             replayed, replay_s = self._untold
             self._untold = (replayed + report.replayed, replay_s + report.replay_s)
 
-    def reset(self) -> None:
+    def close(self) -> None:
         """Closes all lanes; they are opened again where they are asked for."""
         for number, lane in list(self._lanes.items()):
             self._drop(number, lane)
 
-    close = reset
+    def forsake(self, chunk: Chunk) -> None:
+        """The thread that reads a chunk is stuck: others open its lanes again."""
+        assert chunk.reads is not None
+        for number in chunk.reads.pattern.lane_set:
+            lane = self._lanes.get(number + chunk.reads.first_lane)
+            if lane is not None:
+                self._drop(number + chunk.reads.first_lane, lane)
 
     def _open(self, chunk: Chunk, locate: Locate) -> dict[int, Lane]:
         """The lanes that are read, open."""

@@ -55,6 +55,14 @@ class Streams:
                 self._runs[chunk.reads.run] = run
             return run
 
+    def forsake(self, chunk: Chunk) -> None:
+        """The thread that reads a chunk is stuck, and left to itself."""
+        assert chunk.reads is not None
+        assert self._turns is not None
+        if (run := self._runs.get(chunk.reads.run)) is not None:
+            run.forsake(chunk)
+        self._turns.end(chunk)
+
     def _tell_busy(self) -> None:
         if self.tell_busy is not None:
             self.tell_busy()

@@ -186,6 +186,7 @@ class Threads:
             self._closed = True
             threads = [worker.thread for worker in self._workers.values()]
             self._changed.notify_all()
+        self._turns.close()
         until = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in threads:
             if thread is not threading.current_thread():
@@ -244,9 +245,10 @@ class Threads:
                 while self._jobs:
                     job = self._jobs.popleft()
                     if job.wanted_by():
+                        worker.since, worker.job = time.monotonic(), job
                         if job.chunk.reads is not None:
                             self._turns.begin(job.chunk)
-                        worker.since, worker.job = time.monotonic(), job
+                            worker.since = None  # until its turn comes
                         if self._timeout_s is not None:
                             self._changed.notify_all()  # whoever waits now knows its deadline
                         return job
@@ -254,11 +256,13 @@ class Threads:
                 self._changed.wait()
 
     def _still_busy(self) -> None:
-        """The calling thread reads shards again, and records come."""
+        """The calling thread's turn has come, or it reads shards again, and records come."""
         with self._changed:
             for worker in self._workers.values():
                 if worker.thread is threading.current_thread():
                     worker.since = time.monotonic()
+            if self._timeout_s is not None:
+                self._changed.notify_all()
 
     def _me(self, worker_id: int) -> _Worker | None:
         """The calling thread as a worker; None where another has taken its place."""
@@ -347,6 +351,8 @@ class Threads:
                 self._fail_all(failure)
             else:
                 self._deliver(worker.job, failure)
+                if self._streams is not None:
+                    self._streams.forsake(worker.job.chunk)
             self._start_missing()
 
     def _late(self, job: _Job | None) -> WorkerTimeoutError:

@@ -3,7 +3,8 @@
 Guarantees:
     * Each lane is read by one thread at a time, for one chunk after the other, in the order in
       which the chunks were begun: none ever waits for what a later one waits for.
-    * Who waits for a turn waits for threads that have theirs, and for nothing else.
+    * Who waits for a turn waits for threads that have theirs, and for nothing else; not after
+      `close`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from feeder.plan.batches import Chunk
+from feeder.produce.session import GivenUpError
 
 _Lane: TypeAlias = tuple[int, int]
 """Run and number of a lane."""
@@ -25,6 +27,7 @@ class Turns:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._lines: dict[_Lane, deque[Chunk]] = {}
+        self._closed = False
 
     def begin(self, chunk: Chunk) -> None:
         """A chunk is begun: it comes last in the line of each of its lanes."""
@@ -33,10 +36,21 @@ class Turns:
                 self._lines.setdefault(lane, deque()).append(chunk)
 
     def wait(self, chunk: Chunk) -> None:
-        """Waits until it comes first in all of them."""
+        """Waits until it comes first in all of them.
+
+        Raises:
+            GivenUpError: All was closed, or the chunk was given up.
+        """
         lanes = list(_lanes_of(chunk))
+
+        def is_first() -> bool:
+            lines = [self._lines.get(lane) for lane in lanes]
+            if self._closed or not all(lines):
+                raise GivenUpError
+            return all(line is not None and line[0] is chunk for line in lines)
+
         with self._changed:
-            self._changed.wait_for(lambda: all(self._lines[lane][0] is chunk for lane in lanes))
+            self._changed.wait_for(is_first)
 
     def end(self, chunk: Chunk) -> None:
         """A chunk was read, or will not be. Idempotent."""
@@ -47,6 +61,12 @@ class Turns:
                     line.remove(chunk)
                     if not line:
                         del self._lines[lane]
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        with self._changed:
+            self._closed = True
             self._changed.notify_all()
 
     def if_free(self, run: int, lane: int, chunk: Chunk, do: Callable[[], object]) -> None:

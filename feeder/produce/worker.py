@@ -15,6 +15,8 @@ import socket
 import sys
 from collections import deque
 
+from feeder.plan.kept import KeptPatterns
+from feeder.plan.patterns import Pattern
 from feeder.produce import homing, payload
 from feeder.produce.builder import Builder
 from feeder.produce.built import Built, Ended, Passed
@@ -48,6 +50,7 @@ class Worker:
         self._slot = Slot(0, 0)  # of the batch at hand
         self._waiting: deque[Message] = deque()  # tasks that came while a GRANT was awaited
         self._layouts: dict[Layout, int] = {}
+        self._patterns: KeptPatterns[bytes, Pattern] = KeptPatterns()
         builder.tell_busy(lambda: self._send(Kind.BUSY))
 
     def run(self) -> None:
@@ -58,7 +61,7 @@ class Worker:
         """
         while True:
             message = self._waiting.popleft() if self._waiting else self._receive()
-            ticket, chunk, slot = decode_task(message, self._slab)
+            ticket, chunk, slot = decode_task(message, self._slab, self._patterns)
             self._slot = slot
 
             def reserve(num_bytes: int, ticket: int = ticket) -> tuple[Buffer, int]:

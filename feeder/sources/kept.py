@@ -43,20 +43,18 @@ class Kept(Generic[K, V]):
         if held is None:
             # Without a lock, which a fork could copy while it is held.
             held = self._of_process.setdefault(pid, _Held())
-        with held.lock:
-            future = held.futures.get(key)
-            if future is not None:
-                held.futures.move_to_end(key)
-            else:
-                made: Future[V] = Future()
-                held.futures[key] = made
-        if future is not None:
-            return future.result()
+        made: Future[V] = Future()
         try:
+            with held.lock:
+                future = held.futures.setdefault(key, made)
+                held.futures.move_to_end(key)
+            if future is not made:
+                return future.result()
             value, size = self._make(key)
         except BaseException as error:
             with held.lock:
-                del held.futures[key]
+                if held.futures.get(key) is made:
+                    del held.futures[key]
             made.set_exception(error)
             raise
         made.set_result(value)

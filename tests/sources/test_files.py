@@ -475,3 +475,47 @@ def test_a_damaged_chunk_is_named_with_its_first_record(tmp_path):
     with begins(feeder.SourceError, message):
         source.read(np.array([300, 130, 120, 99]))
     assert np.array_equal(source.read(np.array([300, 99])), rows[[300, 99]])
+
+
+class Masked:
+    """A source over a memory map that is more than its numbers."""
+
+    def __init__(self, mapped):
+        self.rows = np.ma.masked_array(mapped, mask=np.arange(len(mapped)) % 2 == 1)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index : index + 1].filled(-1)[0]
+
+
+def test_a_masked_array_over_a_map_keeps_its_mask(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(8))
+    source = Masked(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    for num_workers in (0, 1):
+        with feeder.DataLoader(source, 8, num_workers=num_workers) as loader:
+            assert next(iter(loader)).tolist() == [0, -1, 2, -1, 4, -1, 6, -1]
+
+
+def test_a_map_whose_file_was_replaced_is_what_it_was(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(8))
+    np.save(tmp_path / "y.npy", np.arange(8) + 100)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    (tmp_path / "y.npy").replace(tmp_path / "x.npy")
+    with feeder.DataLoader(mapped, 8, num_workers=1) as loader:
+        assert next(iter(loader)).tolist() == list(range(8))
+
+
+def test_a_file_that_is_replaced_before_a_worker_maps_it_is_an_error(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(8))
+    np.save(tmp_path / "y.npy", np.arange(8) + 100)
+    pickled = payload.pack(np.load(tmp_path / "x.npy", mmap_mode="r"))[0]
+    (tmp_path / "y.npy").replace(tmp_path / "x.npy")
+    message = (
+        f"{tmp_path}/x.npy must stay where it is while a loader reads it, got another file of that "
+        "name; make the loader anew"
+    )
+    with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
+        payload.unpack(pickled)
+    os.close(pickled)

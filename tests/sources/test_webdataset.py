@@ -400,3 +400,17 @@ def test_its_files_are_closed_however_it_ends(tmp_path):
     with pytest.raises(feeder.SourceError):
         tar.Samples(str(path), opener)
     assert all(file.closed for file in opened)
+
+
+def test_packed_documents_are_decoded_as_they_are_without_packing(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(4):
+            file = io.BytesIO()
+            np.save(file, np.arange(1 + number))
+            info = tarfile.TarInfo(f"{number}.npy")
+            info.size = len(file.getvalue())
+            tar.addfile(info, io.BytesIO(file.getvalue()))
+    packed = feeder.pack(feeder.sources.WebDataset(tmp_path / "a.tar"), 10, keys="npy")
+    with feeder.DataLoader(packed, 1) as loader:
+        (batch,) = loader
+    assert sorted(batch["npy"][0].tolist()) == [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]

@@ -326,3 +326,11 @@ def test_a_progress_bar_counts_the_records(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     write_tensorstore(rows(50), tmp_path / "other")
     assert json.loads((tmp_path / "data" / "zarr.json").read_text())["node_type"] == "group"
+
+
+@pytest.mark.parametrize("keys", [("kvstore",), (0, 1)])
+def test_names_that_would_not_come_back_are_refused_before_anything_is_written(tmp_path, keys):
+    source = {key: np.arange(4) for key in keys}
+    with pytest.raises((ValueError, TypeError), match=r"^`source` must have records "):
+        write_tensorstore(source, tmp_path / "x")
+    assert not any(tmp_path.iterdir())

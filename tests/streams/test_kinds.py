@@ -160,3 +160,10 @@ def test_a_stream_of_iterables_reads_each_as_a_shard():
     stream = feeder.stream_of([range(4), range(10, 14)])
     with feeder.DataLoader(stream, 4) as loader:
         assert sorted(np.concatenate(list(loader)).tolist()) == [0, 1, 2, 3, 10, 11, 12, 13]
+
+
+def test_integers_of_another_dtype_are_no_rows_of_unsigned_ones():
+    for records in ([2**63, 5], [5, 2**63]):
+        with feeder.DataLoader(feeder.Stream(lambda *_: iter(records)), 2) as loader:  # noqa: B023
+            with pytest.raises(feeder.RecordMismatchError, match="must have the same dtype"):
+                next(iter(loader))

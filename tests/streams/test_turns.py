@@ -4,10 +4,12 @@ import os
 import threading
 
 import numpy as np
+import pytest
 
 import feeder
 from feeder.plan.batches import Reads
 from feeder.plan.patterns import of_rows
+from feeder.produce.session import GivenUpError
 from feeder.produce.turns import Turns
 from tests.streams.shards import ids_of, record
 
@@ -69,3 +71,65 @@ def test_a_batch_comes_though_later_ones_wait_in_every_other_thread(tmp_path):
         os.close(writer)
     assert ids_of(got)[:2] == [[0, 1, 1000, 1001], [2, 3, 1002, 1003]]
     assert len(got) == 6
+
+
+def test_nobody_waits_for_a_chunk_that_was_given_up_or_once_all_is_closed():
+    turns = Turns()
+    first, second = chunk(0, 0), chunk(1, 0)
+    turns.begin(first)
+    turns.begin(second)
+    ended = []
+
+    def wait():
+        try:
+            turns.wait(second)
+        except GivenUpError:
+            ended.append("given up")
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    turns.close()
+    waiting.join()
+    turns.end(first)
+    with pytest.raises(GivenUpError):
+        turns.wait(first)
+    assert ended == ["given up"]
+
+
+@pytest.mark.timeout(30)
+def test_shards_that_a_stuck_thread_has_open_are_opened_again_by_others():
+    gate = threading.Event()
+    opened = []
+
+    def shard(number, epoch, state):
+        opened.append(number)
+        for at in range(8):
+            if at == 4 and number == 1 and opened.count(1) == 1:
+                gate.wait()
+            yield record(number, at)
+
+    loader = feeder.DataLoader(
+        feeder.Stream(shard, 2), 4, num_workers=2, worker_type="thread", timeout_s=0.3
+    )
+    before = threading.active_count()
+    with loader, iter(loader) as batches:
+        got = [next(batches), next(batches)]
+        with pytest.raises(feeder.WorkerTimeoutError, match=r"^step 2 took longer than"):
+            list(batches)
+        got += list(batches)
+        assert threading.active_count() <= before + 3  # with the one that is stuck
+        gate.set()
+    assert ids_of(got) == [[2 * i, 2 * i + 1, 1000 + 2 * i, 1001 + 2 * i] for i in range(4)]
+
+
+def test_waiting_for_a_turn_is_not_taking_long():
+    turn = threading.Event()
+
+    def shard(number, epoch, state):
+        for at in range(4):
+            turn.wait(0.15)  # each batch takes a third of a second, and the last waits for three
+            yield record(number, at)
+
+    options = {"num_workers": 4, "worker_type": "thread", "timeout_s": 0.9}
+    with feeder.DataLoader(feeder.Stream(shard, 2), 2, **options) as loader:
+        assert len(list(loader)) == 4

@@ -152,7 +152,8 @@ def _names(record: optree.PyTreeSpec) -> list[str]:
     names = []
     for path, accessor in zip(record.paths(), record.accessors(), strict=True):
         name = ".".join(map(str, path))
-        if path and ("/" in name or name in (".", "..", MANIFEST) or "" in path):
+        reserved = (".", "..", MANIFEST, "kvstore")
+        if path and ("/" in name or name in reserved or "" in path):
             raise ValueError(
                 "`source` must have records with names for keys, got "
                 f"{accessor.codify('record')}; rename it in a transform, or give a spec for each "
@@ -168,7 +169,8 @@ def _names(record: optree.PyTreeSpec) -> list[str]:
 
 
 def _is_plain(record: optree.PyTreeSpec) -> bool:
-    if record.type is dict and not all(isinstance(key, str) for key in record.entries()):
-        return False
-    is_node = record.type in (dict, tuple) and all(map(_is_plain, record.children()))
-    return record.is_leaf() or is_node
+    """Whether JSON can tell its structure: dicts with strings for keys, and tuples."""
+    if record.is_leaf():
+        return True
+    named = record.type is tuple or all(isinstance(key, str) for key in record.entries())
+    return record.type in (dict, tuple) and named and all(map(_is_plain, record.children()))
