@@ -36,7 +36,7 @@ SHAPE, BATCH, BLOCK = (64, 64, 3), 128, 256
 RECORDS = {1: 16_384, 256: 49_152}
 CHUNKS = (1, 256)
 ORDERS = ("shuffled", "block-shuffled", "in order")
-CACHE_BYTES = {1: 64 * 2**20, 256: 320 * 2**20}  # feeder's defaults
+CACHE_BYTES = {1: 16 * 2**20, 256: 272 * 2**20}  # feeder's defaults
 
 
 def order_of(kind: str, epoch: int, records: int) -> np.ndarray:
