@@ -5,8 +5,8 @@
 zarr3 arrays of images of 64 × 64 × 3 bytes, uncompressed, 16 384 in chunks of 1 and 49 152 in
 chunks of 256; batches of 128, shuffled, and shuffled in blocks of 256 (`feeder.BlockShuffle`). By
 hand: one asynchronous read for each batch, by an array of indices or by an index for each record,
-the next batch's under way meanwhile, with a cache of the size of feeder's. Torch: one `[]` for each
-record, with that cache, and as TensorStore opens an array by itself, without one.
+the next batch's under way meanwhile. Torch: one `[]` for each record. Both with a cache of the size
+of feeder's, and as TensorStore opens an array by itself, without one.
 Loaders take turns in process groups of their own, as in throughput.py; a figure is the median of
 the rounds, ratios are taken within a round. (Its name is not tensorstore.py, which any script in
 this folder would import in TensorStore's place.)
@@ -36,7 +36,7 @@ SHAPE, BATCH, BLOCK = (64, 64, 3), 128, 256
 RECORDS = {1: 16_384, 256: 49_152}
 CHUNKS = (1, 256)
 ORDERS = ("shuffled", "block-shuffled", "in order")
-CACHE_BYTES = {1: 64 * 2**20, 256: 320 * 2**20}  # feeder's defaults
+CACHE_BYTES = {1: 16 * 2**20, 256: 272 * 2**20}  # feeder's defaults
 
 
 def order_of(kind: str, epoch: int, records: int) -> np.ndarray:
@@ -69,8 +69,8 @@ def batches_of(chunk: int, kind: str) -> Iterator[np.ndarray]:
         epoch += 1
 
 
-def by_indices(path: str, chunk: int, kind: str) -> Iterator[Any]:
-    store = opened(path, CACHE_BYTES[chunk])
+def by_indices(path: str, chunk: int, kind: str, cache: bool = True) -> Iterator[Any]:
+    store = opened(path, CACHE_BYTES[chunk] if cache else 0)
     ahead = None
     for rows in batches_of(chunk, kind):
         read = store[rows[0] : rows[0] + BATCH] if kind == "in order" else store[rows]
@@ -129,8 +129,9 @@ CONTENDERS: dict[str, Callable[[str, int, str], Iterator[Any]]] = {
     OURS: functools.partial(by_feeder, num_workers=2),
     "feeder, 2 threads": functools.partial(by_feeder, num_workers=2, worker_type="thread"),
     "feeder, in process": functools.partial(by_feeder, num_workers=0),
-    "by hand, an array of indices": by_indices,
-    "by hand, an index for each record": by_records,
+    "by hand, indices": functools.partial(by_indices, cache=False),
+    "by hand, indices, cache": by_indices,
+    "by hand, an index for each record, cache": by_records,
     TORCH: functools.partial(by_torch, cache=False),
     CACHED: functools.partial(by_torch, cache=True),
 }

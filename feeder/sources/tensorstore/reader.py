@@ -43,7 +43,7 @@ class Limits:
     Attributes:
         slab_bytes: Bytes of slabs that are kept.
         pool_bytes: Bytes of TensorStore's own cache: the indices of shards, and chunks that are
-            read past the slabs, whose memory is used again.
+            read past the slabs.
         concurrency: Files and requests at a time, and threads that decode; None: TensorStore's
             own limits.
         slabbed: Whether each array is read in slabs.

@@ -26,7 +26,7 @@ _SLABS = 32
 _LEAST_BYTES, _MOST_BYTES = 256 * 2**20, 2**30
 """Chunks that are kept, unless `cache_bytes` says otherwise: of every array, within bounds."""
 
-_POOL_BYTES = 64 * 2**20
+_POOL_BYTES = 16 * 2**20
 """The same for what TensorStore keeps."""
 
 
@@ -51,9 +51,9 @@ class TensorStore:
             ``"transform"`` gives a part of an array.
         axis: Of which axis the records are slices: a number, or a dimension's label; or a pytree of
             them, one for each spec.
-        cache_bytes: Decoded chunks that each process keeps, in bytes, a quarter of them by
-            TensorStore; None: 32 chunks of every array, from 256 MiB to 1 GiB, and 64 MiB by
-            TensorStore. A `BlockShuffle` needs room for its window.
+        cache_bytes: Decoded chunks that each process keeps, in bytes; None: 32 chunks of every
+            array, from 256 MiB to 1 GiB, and 16 MiB of what TensorStore keeps by itself, as chunks
+            of one record. A `BlockShuffle` needs room for its window.
         concurrency: Files and requests read at a time by each process, and threads that decode;
             None: TensorStore's own limits.
 
@@ -272,7 +272,7 @@ def _limits(arrays: Sequence[Rows], cache_bytes: int | None, concurrency: int | 
     slab_bytes = min(max(wanted, _LEAST_BYTES), _MOST_BYTES)
     pool_bytes = _POOL_BYTES
     if cache_bytes is not None:
-        pool_bytes = cache_bytes // 4 if any(many) else cache_bytes
+        pool_bytes = cache_bytes // 16 if any(many) else cache_bytes
         slab_bytes = cache_bytes - pool_bytes
     slabbed = tuple(
         holds and array.slab_bytes <= slab_bytes for array, holds in zip(arrays, many, strict=True)
