@@ -3,9 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 NEWER := .venv-3.12
+# What touches jax, processes, or the version of Python.
+NEWER_TESTS := tests/place tests/produce tests/monitor tests/streams tests/test_faults.py \
+  tests/test_hard_cases.py tests/test_leases.py tests/test_readme.py tests/test_same_bytes.py \
+  tests/test_user_errors.py
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo examples test test-newer lint bench clean
+.PHONY: demo examples test test-newer exhaustive lint bench clean
 
 demo: $(VENV)/examples.stamp
 	$(VENV)/bin/python examples/demo.py
@@ -22,8 +26,10 @@ test: lint $(VENV)/tests.stamp
 	fi
 
 test-newer: $(NEWER)/tests.stamp
-	$(NEWER)/bin/python -m pytest -m "not endurance and not matrix" \
-	  --ignore=tests/sources --ignore=tests/cli
+	$(NEWER)/bin/python -m pytest -m "not endurance and not matrix and not exhaustive" $(NEWER_TESTS)
+
+exhaustive: $(VENV)/tests.stamp
+	$(VENV)/bin/python -m pytest -m ""
 
 lint: $(VENV)/tests.stamp
 	$(VENV)/bin/ruff check

@@ -15,8 +15,12 @@ from tests.support import digest, noisy, rows
 pytestmark = pytest.mark.endurance
 
 
+exhaustive = pytest.mark.exhaustive
+
+
 @pytest.mark.timeout(300)
-def test_a_thousand_sigkills_in_one_run_change_nothing():
+@pytest.mark.parametrize("deaths", [200, pytest.param(1000, marks=exhaustive)])
+def test_a_thousand_sigkills_in_one_run_change_nothing(deaths):
     options = {"shuffle": True, "transforms": [feeder.RandomMap(noisy)], "num_epochs": None}
     chooser = random.Random(0)
     killed = 0
@@ -24,7 +28,7 @@ def test_a_thousand_sigkills_in_one_run_change_nothing():
     apart = 20  # batches: more than are under way, so that no chunk is hit three times
     with feeder.DataLoader(rows(1000), 8, num_workers=3, **options) as loader:
         batches = iter(loader)
-        while batches.stats().restarts < 1000:
+        while batches.stats().restarts < deaths:
             seen.append(digest([next(batches)]))
             if len(seen) % apart:
                 continue
@@ -35,13 +39,14 @@ def test_a_thousand_sigkills_in_one_run_change_nothing():
                 except ProcessLookupError:  # killed before, and not yet buried
                     continue
                 killed += 1
-        assert killed >= 1000
+        assert killed >= deaths
     undisturbed = iter(feeder.DataLoader(rows(1000), 8, **options))
     assert seen == [digest([next(undisturbed)]) for _ in seen]
 
 
+@pytest.mark.parametrize("loaders", [60, pytest.param(200, marks=exhaustive)])
 @pytest.mark.parametrize("worker_type", ["process", "thread"])
-def test_two_hundred_loaders_leave_files_processes_and_memory_as_they_were(worker_type):
+def test_two_hundred_loaders_leave_files_processes_and_memory_as_they_were(worker_type, loaders):
     this = psutil.Process()
 
     def live():
@@ -59,7 +64,7 @@ def test_two_hundred_loaders_leave_files_processes_and_memory_as_they_were(worke
     for _ in range(20):
         live()
     before, memory = left(), this.memory_info()
-    for _ in range(180):
+    for _ in range(loaders - 20):
         live()
     assert left() == before
     grown = this.memory_info()

@@ -98,11 +98,11 @@ WORKER_IDS = ["inline", "1", "2", "3", "2 threads", "3 threads"]
 
 
 def each_of(first=0):
-    """Runs a test with every number and kind of workers, some of them on one Python only."""
+    """Runs a test with every number and kind of workers, some of them only where all tests run."""
     return pytest.mark.parametrize(
         "workers",
         [
-            pytest.param(workers, id=name, marks=pytest.mark.matrix if number % 2 else ())
+            pytest.param(workers, id=name, marks=pytest.mark.exhaustive if number % 2 else ())
             for number, (workers, name) in enumerate(zip(WORKERS, WORKER_IDS, strict=True))
         ][first:],
     )
