@@ -9,7 +9,7 @@ NEWER_TESTS := tests/place tests/produce tests/monitor tests/streams tests/test_
   tests/test_user_errors.py
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo examples test test-newer exhaustive lint bench clean
+.PHONY: demo examples test test-oldest test-where-newer test-newer exhaustive lint bench clean
 
 demo: $(VENV)/examples.stamp
 	$(VENV)/bin/python examples/demo.py
@@ -17,8 +17,12 @@ demo: $(VENV)/examples.stamp
 examples: $(VENV)/examples.stamp
 	$(VENV)/bin/python examples/check.py
 
-test: lint $(VENV)/tests.stamp
+test: lint test-oldest test-where-newer
+
+test-oldest: $(VENV)/tests.stamp
 	$(VENV)/bin/python -m pytest
+
+test-where-newer:
 	@if newer="$$(.ci/find-python 3.12)"; then \
 	  $(MAKE) test-newer NEWER_PYTHON="$$newer"; \
 	else \
