@@ -72,18 +72,18 @@ class Allotter:
             # the user still has the batch before it.
             inbox = job.wanted_by()
             awaited = inbox is not None and inbox.awaited and not inbox.arrived
-            spare = 0 if awaited and self._first(job) is job else 2
+            spare = 0 if awaited and self.first(job) is job else 2
             job.slot = self._slab.allocate(num_bytes, spare)
 
     def _is_stuck(self, job: Job) -> bool:
         """Whether nothing under way or to be taken will make room for it."""
         inbox = job.wanted_by()
-        if inbox is None or not inbox.awaited or inbox.arrived or self._first(job) is not job:
+        if inbox is None or not inbox.awaited or inbox.arrived or self.first(job) is not job:
             return False
         # What was given up while a worker was at it still has its slot.
         return all(other.wanted_by() or not other.slot for other in self._jobs.values())
 
-    def _first(self, job: Job) -> Job:
+    def first(self, job: Job) -> Job:
         """The oldest job of the same session."""
         jobs = self._jobs.values()
         return next(other for other in jobs if other.inbox is job.inbox and not other.over)

@@ -160,6 +160,8 @@ class Dispatcher:
             elif worker.tasks and not self._ledger.allotter.knows_size:
                 waiting.append(task)  # how large is a batch? One for each worker, to find out
                 break
+            elif self._may_block(task):
+                waiting.append(task)
             elif not self._find_slot(task):
                 if not task.job.over:
                     waiting.append(task)
@@ -168,6 +170,13 @@ class Dispatcher:
         self._ledger.put_back(waiting)
         if not self._ledger.unsent:
             self._share(alive)
+
+    def _may_block(self, task: Task) -> bool:
+        """Whether a read of a stream might block, in which the first batch is to be built again."""
+        allotter = self._ledger.allotter
+        if task.home is None or allotter.knows_size:
+            return False
+        return allotter.first(task.job) is not task.job
 
     def _cut(self, task: Task) -> Task:
         """The first chunk of the batch, where it is to be cut into several; the others wait."""
