@@ -7,6 +7,7 @@ NEWER := .venv-3.12
 NEWER_TESTS := tests/place tests/produce tests/monitor tests/streams tests/test_faults.py \
   tests/test_hard_cases.py tests/test_leases.py tests/test_readme.py tests/test_same_bytes.py \
   tests/test_user_errors.py
+PARALLEL := --numprocesses=3 --dist=worksteal
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo examples test test-oldest test-where-newer test-newer exhaustive lint bench clean
@@ -20,7 +21,7 @@ examples: $(VENV)/examples.stamp
 test: lint test-oldest test-where-newer
 
 test-oldest: $(VENV)/tests.stamp
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest $(PARALLEL)
 
 test-where-newer:
 	@if newer="$$(.ci/find-python 3.12)"; then \
@@ -30,10 +31,10 @@ test-where-newer:
 	fi
 
 test-newer: $(NEWER)/tests.stamp
-	$(NEWER)/bin/python -m pytest -m "not endurance and not matrix and not exhaustive" $(NEWER_TESTS)
+	$(NEWER)/bin/python -m pytest -m "not endurance and not matrix and not exhaustive" $(PARALLEL) $(NEWER_TESTS)
 
 exhaustive: $(VENV)/tests.stamp
-	$(VENV)/bin/python -m pytest -m ""
+	$(VENV)/bin/python -m pytest -m "" $(PARALLEL)
 
 lint: $(VENV)/tests.stamp
 	$(VENV)/bin/ruff check
