@@ -17,8 +17,11 @@ def few_files():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def limit(left):
-        used = max(map(int, os.listdir("/proc/self/fd"))) + 1  # what other tests left imported
-        resource.setrlimit(resource.RLIMIT_NOFILE, (used + left, before[1]))
+        used = [int(fd) for fd in os.listdir("/proc/self/fd")]  # by what other tests imported too
+        number = left
+        while number - sum(fd < number for fd in used) < left:
+            number += 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
 
     yield limit
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
