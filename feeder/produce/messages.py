@@ -48,9 +48,6 @@ MAX_PACKET = 64 * 1024
 _PART_BYTES = 48 * 1024
 """Bytes of a message in one packet; a longer message travels in parts."""
 
-_LEAST_BYTES = 2
-"""Of an entry of a pattern that was packed, about."""
-
 _INLINE_BYTES = 16 * 1024
 """A chunk up to this size travels in its packet, a larger one in its slot."""
 
@@ -139,6 +136,7 @@ def encode_task(ticket: int, chunk: Chunk, slot: Slot | None, slab: mmap.mmap) -
     if (of := chunk.reads) is not None:
         shape = (
             _size(chunk),
+            len(of.pattern),
             chunk.part_of,
             (of.run, of.live, of.settled, of.snapshot, of.cycle, of.first_lane, of.position),
         )
@@ -162,10 +160,10 @@ def decode_task(
     """
     _, ticket, step, shape, parts, offset, capacity = message
     slot = Slot(offset, capacity)
-    if len(shape) == 3:
-        size, part_of, (run, live, settled, snapshot, cycle, first_lane, position) = shape
+    if len(shape) == 4:
+        size, entries, part_of, (run, live, settled, snapshot, cycle, first_lane, position) = shape
         packed = slab[offset : offset + size] if parts is None else parts[0]
-        pattern = patterns.get(packed, lambda: unpacked(packed), 1 + len(packed) // _LEAST_BYTES)
+        pattern = patterns.get(packed, lambda: unpacked(packed), entries)
         reads = Reads(run, live, settled, snapshot, pattern, cycle, first_lane, position)
         return ticket, reads.chunk(step, part_of), slot
     rows, masked, num_spares, first_row, part_of, given = shape

@@ -11,6 +11,7 @@ class Names:
     Args:
         as_read: Whether records are those that the shards gave, in order: then where a shard begins
             says how all of its records are called.
+        offset: Of the first of them.
     """
 
     def __init__(self, as_read: bool, offset: int) -> None:

@@ -75,6 +75,7 @@ class StreamRun:
         # Offset of the last snapshot of each lane, and the step with which it was first told.
         self._told: dict[int, tuple[int, int]] = {}
         self._opened: list[Lane] = []
+        self._forsaken: list[Lane] = []  # in which threads are stuck
         self._untold = (0, 0.0)  # records read again, and seconds, of chunks that were given up
         self._lock = threading.Lock()
 
@@ -169,7 +170,8 @@ class StreamRun:
         """Records of a lane that must be opened again before they can be read."""
         while True:
             lane = lanes[number]
-            if self._turns is not None and chunk.step < self._settled:
+            stale = chunk.step < self._settled
+            if self._turns is not None and (stale or not self._turns.has(chunk)):
                 raise GivenUpError  # other threads have read on, and go on with this lane
             # Another thread has closed it, or another process had come further than this one.
             again = locate if lane.closed else from_the_beginning
@@ -217,14 +219,22 @@ class StreamRun:
         """Closes all lanes; they are opened again where they are asked for."""
         for number, lane in list(self._lanes.items()):
             self._drop(number, lane)
+        for lane in self._forsaken:
+            lane.close()
 
     def forsake(self, chunk: Chunk) -> None:
-        """The thread that reads a chunk is stuck: others open its lanes again."""
+        """The thread that reads a chunk is stuck: others open its lanes again.
+
+        It runs no code of the user's: the lanes are closed with the run.
+        """
         assert chunk.reads is not None
-        for number in chunk.reads.pattern.lane_set:
-            lane = self._lanes.get(number + chunk.reads.first_lane)
-            if lane is not None:
-                self._drop(number + chunk.reads.first_lane, lane)
+        with self._lock:
+            for lane in chunk.reads.pattern.lane_set:
+                number = lane + chunk.reads.first_lane
+                self._told.pop(number, None)
+                if (forsaken := self._lanes.pop(number, None)) is not None:
+                    forsaken.closed = True
+                    self._forsaken.append(forsaken)
 
     def _open(self, chunk: Chunk, locate: Locate) -> dict[int, Lane]:
         """The lanes that are read, open."""
@@ -253,7 +263,7 @@ class StreamRun:
         over: list[tuple[int, Lane]] = []
         with self._lock:
             oldest = min(firsts) // self._plan.num_lanes - 1
-            for number in [old for old in lanes if old // self._plan.num_lanes < oldest]:
+            for number in [old for old in list(lanes) if old // self._plan.num_lanes < oldest]:
                 self._if_free(
                     number, chunk, functools.partial(over.append, (number, lanes[number]))
                 )

@@ -41,16 +41,25 @@ class Turns:
         Raises:
             GivenUpError: All was closed, or the chunk was given up.
         """
-        lanes = list(_lanes_of(chunk))
 
         def is_first() -> bool:
-            lines = [self._lines.get(lane) for lane in lanes]
-            if self._closed or not all(lines):
+            if self._closed or not self._is_in_line(chunk):
                 raise GivenUpError
-            return all(line is not None and line[0] is chunk for line in lines)
+            return self._is_first(chunk)
 
         with self._changed:
             self._changed.wait_for(is_first)
+
+    def has(self, chunk: Chunk) -> bool:
+        """Whether it is its turn: not, once it was given up."""
+        with self._changed:
+            return self._is_in_line(chunk) and self._is_first(chunk)
+
+    def _is_in_line(self, chunk: Chunk) -> bool:
+        return all(chunk in self._lines.get(lane, ()) for lane in _lanes_of(chunk))
+
+    def _is_first(self, chunk: Chunk) -> bool:
+        return all(self._lines[lane][0] is chunk for lane in _lanes_of(chunk))
 
     def end(self, chunk: Chunk) -> None:
         """A chunk was read, or will not be. Idempotent."""

@@ -571,3 +571,26 @@ def test_a_thread_that_comes_too_late_closes_no_shard_of_the_others(tmp_path):
         build(3, 0)
     assert isinstance(build(20, 18), Built)
     assert len(log.read_text().splitlines()) == 2
+
+
+def test_a_thread_whose_chunk_was_given_to_others_reads_nothing_more():
+    chunks = []
+    opened = []
+
+    def shard(number, epoch, state):
+        opened.append(number)
+        if number == 0:
+            streams.forsake(chunks[0])  # as if it had been stuck here for too long
+        yield from (record(number, at) for at in range(8))
+
+    planner = StreamPlanner(2, None, 4, 1, "drop")
+    recipe = feeder.DataLoader(feeder.Stream(shard, 2), 4)._ordering.recipe
+    turns = Turns()
+    streams = Streams(recipe, turns)
+    plan = planner.plan(planner.start(), {})
+    chunks.append(Reading(planner, np.arange, None).chunk(plan, 1, (1,), 0, True))
+    turns.begin(chunks[0])
+    with pytest.raises(GivenUpError):
+        Builder(recipe, False, streams).build(chunks[0], lambda size: (bytearray(size), 0))
+    assert opened == [0]
+    assert not turns.has(chunks[0])

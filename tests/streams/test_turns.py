@@ -122,6 +122,36 @@ def test_shards_that_a_stuck_thread_has_open_are_opened_again_by_others():
     assert ids_of(got) == [[2 * i, 2 * i + 1, 1000 + 2 * i, 1001 + 2 * i] for i in range(4)]
 
 
+@pytest.mark.timeout(30)
+def test_a_thread_that_wakes_up_after_others_took_its_shards_leaves_them_alone():
+    gate = threading.Event()
+    opened = []
+    stuck = []
+
+    def shard(number, epoch, state):
+        opened.append(number)
+        for at in range(8):
+            if at == 4 and number == 0 and not stuck:
+                stuck.append(threading.current_thread())
+                gate.wait()
+            yield record(number, at)
+
+    options = {"num_workers": 2, "worker_type": "thread", "timeout_s": 0.3}
+    with feeder.DataLoader(feeder.Stream(shard, 3), 6, **options) as loader:
+        with iter(loader) as batches:
+            got = [next(batches), next(batches)]
+            with pytest.raises(feeder.WorkerTimeoutError):
+                next(batches)
+            got.append(next(batches))
+            gate.set()
+            stuck[0].join()
+            got += list(batches)
+    assert [sorted(ids) for ids in ids_of(got)] == [
+        [number * 1000 + at for number in range(3) for at in (2 * i, 2 * i + 1)] for i in range(4)
+    ]
+    assert sorted(opened) == [0, 0, 1, 1, 2, 2]
+
+
 def test_waiting_for_a_turn_is_not_taking_long():
     turn = threading.Event()
 
