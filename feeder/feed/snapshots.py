@@ -15,9 +15,7 @@ from typing import Any
 
 from feeder.errors import StateError
 from feeder.plan.schedule import MAX_POSITIONS
-from feeder.produce.built import Report
-from feeder.produce.lane import Snapshot
-from feeder.produce.stream_run import unpickled
+from feeder.produce.snapshot import Report, Snapshot, rows_of, snapshots_of
 
 _MOST_PACKED = 32
 """Reports kept packed; most of them are overtaken by later ones, and never unpacked."""
@@ -52,7 +50,8 @@ class Snapshots:
         with self._lock:
             while self._pending and self._pending[0][0] <= step:
                 report = self._pending.popleft()[1]
-                self._packed[report.lanes] = report
+                self._packed.pop(report.lanes, None)
+                self._packed[report.lanes] = report  # the last one
             if first_lane > self._first_lane or len(self._packed) > _MOST_PACKED:
                 self._first_lane = first_lane
                 self._unpack()
@@ -78,17 +77,24 @@ class Snapshots:
     def to_json(self, lanes: Sequence[int]) -> list[list[Any]]:
         """The snapshots of some lanes, for a state: JSON-able where the user's own states are."""
         with self._lock:
-            self._unpack()
-            found = [(lane, self._known[lane]) for lane in lanes if lane in self._known]
-        return [
-            [lane, *one[:-1], None if one.state is None else pickle.loads(one.state)]
-            for lane, one in found
-        ]
+            known, packed = self._known, list(self._packed.values())
+        found: dict[int, list[Any]] = {}
+        if known:
+            found = {
+                lane: [lane, *one[:-1], None if one.state is None else pickle.loads(one.state)]
+                for lane, one in known.items()
+            }
+        for report in packed:
+            for row in rows_of(report):
+                before = found.get(row[0])
+                if before is None or row[1] >= before[1]:
+                    found[row[0]] = list(row)
+        return [found[lane] for lane in lanes if lane in found]
 
     def _unpack(self) -> None:
         packed, self._packed = self._packed, {}
         for report in packed.values():
-            self._update(unpickled(report))
+            self._update(snapshots_of(report))
 
     def _update(self, known: Mapping[int, Snapshot]) -> None:
         for lane, snapshot in known.items():

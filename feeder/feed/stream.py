@@ -34,8 +34,8 @@ from feeder.plan.stream import Place, StreamPlan, StreamPlanner, Total
 from feeder.produce.bad import BadRecord
 from feeder.produce.built import Ended, Passed
 from feeder.produce.failures import Failure
-from feeder.produce.lane import Snapshot
 from feeder.produce.session import Outcome, Producer
+from feeder.produce.snapshot import Snapshot
 
 _LEAST_AHEAD, _MOST_AHEAD = 4, 2**20
 """Batches asked for ahead after a lane has ended, and some time later."""

@@ -10,22 +10,7 @@ from feeder.plan.stream import Total
 from feeder.produce.bad import BadRecord
 from feeder.produce.clock import StageTimes
 from feeder.produce.layout import Layout
-
-
-class Report(NamedTuple):
-    """What reading a stream for a chunk says beside its records.
-
-    Attributes:
-        snapshots: Pickled list of (lane, snapshot): where lanes can be opened afterwards.
-        lanes: Which lanes these are, as bytes; empty where there are none.
-        replayed: Records that were read again to come to where a lane had to be opened.
-        replay_s: Seconds that this took.
-    """
-
-    snapshots: bytes
-    lanes: bytes
-    replayed: int = 0
-    replay_s: float = 0.0
+from feeder.produce.snapshot import Report
 
 
 class Ended(NamedTuple):

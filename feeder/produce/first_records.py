@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from feeder.errors import StreamError
-from feeder.produce.lane import Lane, LaneEnd, Snapshot
+from feeder.produce.lane import Lane, LaneEnd
 from feeder.produce.recipe import Recipe
+from feeder.produce.snapshot import Snapshot
 from feeder.produce.stream_transforms import Expansion, split
 from feeder.sources import Stream
 

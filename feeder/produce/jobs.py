@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from feeder.plan.batches import Chunk
-from feeder.produce.built import Built, Ended, Passed, Report
+from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
 from feeder.produce.session import Locate, Outcome
 from feeder.produce.slots import Slot
+from feeder.produce.snapshot import Report
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

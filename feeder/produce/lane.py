@@ -1,10 +1,13 @@
 """A lane of a stream as a worker reads it: shard after shard, each record at its offset.
 
 Guarantees:
-    * `get` gives the same record for an offset whenever it is asked, from whatever snapshot the
+    * `take` gives the same record for an offset whenever it is asked, from whatever snapshot the
       lane was opened, until that offset is settled.
     * Records are read once, in order, as far as somebody asks; those that are settled are let go.
     * Threads may share a lane, one at a time.
+
+Where nothing is done to records but to read them, whoever reads may take them from `iterator`
+itself, move `position`, and see to what was read until it is settled, or `keep` it here.
 
 Owner:
     The lane owns the shard that is open.
@@ -13,8 +16,8 @@ Owner:
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from feeder.errors import StreamError
 from feeder.plan.batches import Name
@@ -24,26 +27,9 @@ from feeder.produce.maps import MAX_ERROR
 from feeder.produce.names import Names
 from feeder.produce.pace import Pace
 from feeder.produce.shard import Shard
+from feeder.produce.snapshot import Open, Snapshot
 from feeder.produce.stream_transforms import Expansion, record_key, shard_key
 from feeder.sources.stream import Stream
-
-
-class Snapshot(NamedTuple):
-    """Where a lane can be opened.
-
-    Attributes:
-        offset: Records that it has given before.
-        item: Which of its shards it reads, from 0.
-        num_read: Records read of that shard.
-        read_before: Records read of the shards before it.
-        state: What the shard's iterator said of itself, pickled; None: it is to be read again.
-    """
-
-    offset: int = 0
-    item: int = 0
-    num_read: int = 0
-    read_before: int = 0
-    state: bytes | None = None
 
 
 class LaneEnd(Exception):  # noqa: N818 - no error
@@ -67,6 +53,10 @@ class Lane:
     """Reads the shards of a lane.
 
     Attributes:
+        position: The offset up to which it has been read.
+        iterator: Gives the record at that offset, and those after it while the shard lasts; None:
+            only `take` does.
+        save: Returns the state of what is open; None: there is none, or `snapshot` must be asked.
         closed: Whether it was closed.
         where: Stage, shard and number of the record at which user code raised.
         replayed: Records read again, for want of a state, to come to where it was opened.
@@ -98,6 +88,9 @@ class Lane:
         tell_busy: Callable[[], None] = _nobody,
         key_global: Callable[[int], None] | None = None,
     ) -> None:
+        self.position = snapshot.offset
+        self.iterator: Iterator[Any] | None = None
+        self.save: Callable[[], Any] | None = None
         self.where: tuple[str, int, int] | None = None
         self.closed = False
         self.replayed = 0
@@ -122,17 +115,13 @@ class Lane:
         self._records: list[Any] = []
         self._as_read = self._window == 1 and expansion is None
         self._names = Names(self._as_read, snapshot.offset)
-        self._marks: list[Snapshot] = [snapshot]
+        self._marks = [snapshot]
         self._bad: dict[int, list[tuple[int, int, str]]] = {}
         self._shard: Shard | None = None
         self._is_stateful = False  # whether the last shard that was opened is
         self._key = 0
+        self._base = 0  # records that it had given before the shard that is open, where as read
         self._due: list[int] = []
-
-    @property
-    def position(self) -> int:
-        """The offset up to which it has been read."""
-        return self._first + len(self._records)
 
     def take(self, first: int, stop: int) -> list[Any]:
         """The records from an offset up to another.
@@ -142,17 +131,72 @@ class Lane:
             SettledError: The first of them is gone, or the lane is closed.
             Exception: Whatever user code raises.
         """
+        self._sync()
         if self.closed or first < self._first:
             raise SettledError
-        if self._first + len(self._records) < stop:
+        if self.position < stop:
             try:
                 self._read_to(stop)
             except LaneEnd:
                 raise
             except BaseException:
-                self.closed = True  # at once: an iterator that raised may say that it is over
+                self._fail()
                 raise
         return self._records[first - self._first : stop - self._first]
+
+    def remember(self, snapshot: Snapshot) -> None:
+        """It could be opened there, as was told."""
+        if snapshot.offset > self._marks[-1].offset:
+            self._marks.append(snapshot)
+
+    def open_at(self, number: int, first: int, per_cycle: int) -> Open:
+        """Where it is, as long as the shard lasts that is open.
+
+        Args:
+            number: The lane's, over all epochs.
+            first: Records that it has given before some batch.
+            per_cycle: Records that it gives until the batch that lies a cycle later.
+        """
+        return Open(number, first, per_cycle, self._item, self._base, self._read_before)
+
+    def keep(self, first: int, records: list[Any]) -> None:
+        """Keeps records that were read from `iterator`, from an offset on: `take` gives them."""
+        if first != self._first + len(self._records):
+            self._records.clear()  # settled: what lay between is
+            self._first = first
+        self._records += records
+
+    def end_shard(self) -> None:
+        """`iterator` gives no more, after the records that are kept."""
+        assert self._shard is not None
+        self.position = self._first + len(self._records)
+        self._sync()
+        self._next_shard(self._shard)
+
+    def fail(self, num_read: int) -> None:
+        """`iterator` raised, after it gave so many records from `position` on."""
+        assert self._shard is not None
+        self.position += num_read
+        self._sync()
+        self.where = ("read", self._shard.number, self._shard.num_read)
+        self._fail()
+
+    def forsake(self) -> None:
+        """A thread is stuck in it: when that wakes up, it reads nothing more."""
+        self.closed = True
+        self.iterator = self.save = None
+
+    def _fail(self) -> None:
+        self.closed = True  # at once: an iterator that raised may say that it is over
+        self.iterator = self.save = None
+
+    def _sync(self) -> None:
+        """Takes note of what was read from `iterator`."""
+        if self._shard is not None and self._as_read:
+            self._shard.num_read = self.position - self._base
+        if self._first + len(self._records) != self.position:
+            self._records.clear()
+            self._first = self.position
 
     def names(self, first: int, stop: int) -> list[Name]:
         """What the records that were taken are called."""
@@ -169,7 +213,7 @@ class Lane:
 
     def snapshot(self, offset: int) -> Snapshot:
         """The last place at or before an offset where the lane can be opened."""
-        if offset == self._first + len(self._records) and not self._marks_shards:
+        if offset == self.position and not self._marks_shards:
             here = self._marks[-1]
             if here.offset < offset:
                 here = self._here()
@@ -187,6 +231,8 @@ class Lane:
             return
         self._settled = offset
         self._let_go()
+        if self._as_read:
+            self._names.settle(offset)
         while len(self._marks) > 1 and self._marks[1].offset <= offset:
             del self._marks[0]
         for at in [at for at in self._bad if at < offset]:
@@ -195,14 +241,15 @@ class Lane:
     def close(self) -> None:
         """Closes the shard that is open; nothing can be read any more. Any thread may."""
         self.closed = True
+        self.iterator = self.save = None
         if self._shard is not None:
             shard, self._shard = self._shard, None
             shard.close()
 
     def _read_to(self, stop: int) -> None:
-        if self._first + len(self._records) < self._settled:
+        if self.position < self._settled:
             self._replay()
-        while (missing := stop - self._first - len(self._records)) > 0:
+        while (missing := stop - self.position) > 0:
             self._read(missing)
 
     def _replay(self) -> None:
@@ -228,10 +275,13 @@ class Lane:
         """Reads on, by up to so many records or by a window of them."""
         if self._window > 1 or self._due:
             count = self._note(count)
-        if self._as_read:
-            self._read_shard(self._records, count)
-        else:
-            self._read_window()
+        try:
+            if self._as_read:
+                self._read_shard(self._records, count)
+            else:
+                self._read_window()
+        finally:
+            self.position = self._first + len(self._records)
 
     def _note(self, count: int) -> int:
         """Notes where the lane is, if it will be asked for; how many records may be read then."""
@@ -273,11 +323,14 @@ class Lane:
             self.where = ("read", shard.number, number + len(records) - before)
             raise
         if over:
-            self._read_before += shard.num_read
-            self._item += 1
-            self._shard = None
-            shard.close()
+            self._next_shard(shard)
         return shard.number, number
+
+    def _next_shard(self, shard: Shard) -> None:
+        self._read_before += shard.num_read
+        self._item += 1
+        self._shard = self.iterator = self.save = None
+        shard.close()
 
     def _next(self, count: int) -> list[tuple[Any, Name]]:
         """Reads some records, and makes of them what has a place; none at the end of a shard."""
@@ -330,6 +383,10 @@ class Lane:
         self._is_stateful = shard.is_stateful
         self._marks_shards = self._window == 1 and self._expansion is None and not shard.is_stateful
         offset = self.position
+        self._base = offset - shard.num_read
+        if self._as_read and self._key_global is None:
+            self.iterator = shard.iterator
+            self.save = shard.save
         self._names.begin(offset, (record_key(self._key, shard.num_read), number, shard.num_read))
         if self._marks_shards and offset > self._marks[-1].offset:
             self._marks.append(Snapshot(offset, self._item, 0, self._read_before))
@@ -353,13 +410,14 @@ class Lane:
         self.replay_s += pace.spent_s
 
     def _here(self) -> Snapshot:
-        offset, shard = self._first + len(self._records), self._shard
+        self._sync()
+        offset, shard = self.position, self._shard
         if shard is not None:
             try:
                 state = shard.state()
             except BaseException:
                 self.where = ("read", shard.number, shard.num_read)
-                self.closed = True  # it is opened again where it was before
+                self._fail()
                 raise
             return Snapshot(offset, self._item, shard.num_read, self._read_before, state)
         if self._item == self._begin.item:

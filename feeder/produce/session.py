@@ -10,11 +10,11 @@ import numpy as np
 
 from feeder.plan.batches import Chunk
 from feeder.produce.bad import BadRecord
-from feeder.produce.built import Built, Ended, Passed, Report
+from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.clock import StageTimes
 from feeder.produce.failures import Failure
-from feeder.produce.lane import Snapshot
 from feeder.produce.layout import Buffer
+from feeder.produce.snapshot import Report, Snapshot
 from feeder.produce.workforce import Workforce
 
 

@@ -29,6 +29,8 @@ class Shard:
     Attributes:
         number: Its number in the stream.
         num_read: Records read of it.
+        iterator: The user's; who reads from it sees to `num_read`.
+        save: Returns what the iterator says of itself; None: it has no state.
 
     Args:
         stream: Whose shard it is.
@@ -56,24 +58,24 @@ class Shard:
                 f"a stream must be opened anew each time, got a generator for shard {number} that "
                 "was read before; make a new one in the function"
             )
-        self._iterator: Iterator[Any] = iter(opened)
-        owner: Any = self._iterator
+        self.iterator: Iterator[Any] = iter(opened)
+        owner: Any = self.iterator
         if stateful.saver(owner) is None and stateful.saver(opened) is not None:
             owner = opened
         load = stateful.loader(owner)
-        self._save = stateful.saver(owner)
+        self.save = stateful.saver(owner)
         if load is None and not stream.opens_at_state:
-            self._save = None  # it could be saved, and not restored
-        if state is None or self._save is None:
+            self.save = None  # it could be saved, and not restored
+        if state is None or self.save is None:
             return
         if load is not None:
             load(pickle.loads(state))  # its own: `open` may have kept the other
-            if owner is opened and owner is not self._iterator:
-                self._iterator = iter(opened)  # it begins where the state says
-        elif not _equal(self._save(), pickle.loads(state)):
+            if owner is opened and owner is not self.iterator:
+                self.iterator = iter(opened)  # it begins where the state says
+        elif not _equal(self.save(), pickle.loads(state)):
             raise StreamError(
                 f"`open` must begin at the state that it is given, got {loaded!r} for shard "
-                f"{number} and an iterator whose state is {self._save()!r}; let open(shard, epoch, "
+                f"{number} and an iterator whose state is {self.save()!r}; let open(shard, epoch, "
                 "state) begin there, or give the iterator load_state_dict() or set_state()",
                 epoch=epoch,
             )
@@ -82,7 +84,7 @@ class Shard:
     @property
     def is_stateful(self) -> bool:
         """Whether it can be opened again where it is, without reading all before it."""
-        return self._save is not None
+        return self.save is not None
 
     def state(self) -> bytes | None:
         """What the iterator says of itself now, pickled: it may change what it returned.
@@ -92,7 +94,7 @@ class Shard:
         Raises:
             Exception: Whatever the iterator raises, or pickling what it returned.
         """
-        saved = None if self._save is None else self._save()
+        saved = None if self.save is None else self.save()
         if saved is None:
             return None
         try:
@@ -118,15 +120,15 @@ class Shard:
             Exception: Whatever the iterator raises.
         """
         before = len(records)
-        records.extend(itertools.islice(self._iterator, count))
+        records.extend(itertools.islice(self.iterator, count))
         found = len(records) - before
         self.num_read += found
         return found < count
 
     def close(self) -> None:
         """Closes the iterator, where it can be closed: a generator's ``finally`` runs."""
-        close = getattr(self._iterator, "close", None)
-        if getattr(self._iterator, "gi_running", False):
+        close = getattr(self.iterator, "close", None)
+        if getattr(self.iterator, "gi_running", False):
             return  # a thread is stuck in this generator: nobody can close it
         if callable(close):
             try:

@@ -9,28 +9,30 @@ Owner:
 
 from __future__ import annotations
 
-import array
 import contextlib
 import functools
-import pickle
 import threading
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from feeder.plan.batches import Chunk, Name
+from feeder.plan.kept import KeptPatterns
+from feeder.plan.patterns import Pattern, Run
 from feeder.plan.stream import Total
 from feeder.produce.bad import BadRecord
-from feeder.produce.built import Ended, Report
+from feeder.produce.built import Ended
 from feeder.produce.clock import Clock
-from feeder.produce.lane import Lane, LaneEnd, SettledError, Snapshot
+from feeder.produce.lane import Lane, LaneEnd, SettledError
+from feeder.produce.lineup import Lineup
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import GivenUpError, Locate, from_the_beginning
+from feeder.produce.snapshot import Report, Snapshot, report_of
 from feeder.produce.stream_transforms import Expansion, split
 from feeder.produce.turns import Turns
+from feeder.produce.unsettled import Taken, Unsettled
 from feeder.sources import Stream
 
 _SETTLED_AT_ONCE = 4
@@ -70,7 +72,11 @@ class StreamRun:
         self._lanes: dict[int, Lane] = {}
         # A snapshot may be asked for where the lane has been read on from.
         self._marks = bool(self._early) and recipe.lanes.window == 1
-        self._read: list[tuple[int, dict[int, int]]] = []  # steps, and where they end in each lane
+        # Whether batches have the records as the shards give them.
+        self._straight = not self._early and recipe.lanes.window == 1 and key_global is None
+        self._lineups: KeptPatterns[tuple[Pattern, int], Lineup] = KeptPatterns()
+        self._reading: Lineup | None = None
+        self._unsettled = Unsettled()
         self._settled = 0
         # Offset of the last snapshot of each lane, and the step with which it was first told.
         self._told: dict[int, tuple[int, int]] = {}
@@ -102,15 +108,93 @@ class StreamRun:
     ) -> tuple[Chunk, list[Any], Report] | Ended:
         reads = chunk.reads
         assert reads is not None
-        lanes = self._open(chunk, locate)
         records: list[Any] = []
+        taken, begin = Taken(chunk.step, None), 0
+        if self._straight:
+            lineup = self._lineup(chunk, locate)
+            lanes = lineup.lanes
+            if self._read_straight(chunk, lineup, records, clock):
+                taken = Taken(chunk.step, None, lineup, reads.cycle, records)
+            else:
+                begin = lineup.reached
+        else:
+            lanes = self._open(chunk, locate)
+        if taken.lineup is None:
+            ended = self._take(chunk, lanes, begin, records, locate, clock, bad)
+            if ended is not None:
+                return ended
+            taken.ends = _ends(chunk)
+        with self._lock:
+            self._unsettled.add(taken)
+        self._reading = None
+        try:
+            report = self._report(chunk, taken, lanes)
+        except BaseException:
+            self._tell_unsaved(chunk, lanes, clock)
+            raise
+        return *_named(chunk, records, lanes), report
+
+    def _lineup(self, chunk: Chunk, locate: Locate) -> Lineup:
+        """The lanes that are read, open."""
+        reads = chunk.reads
+        assert reads is not None
+        if self._reading is not None:  # Ctrl-C came, and nobody knows how far it was read
+            for number, lane in self._reading.lanes.items():
+                self._drop(number, lane)
+            self._reading = None
+        pattern, first_lane = reads.pattern, reads.first_lane
+        return self._lineups.get(
+            (pattern, first_lane),
+            lambda: Lineup(pattern, first_lane, self._open(chunk, locate)),
+            len(pattern),
+        )
+
+    def _read_straight(
+        self, chunk: Chunk, lineup: Lineup, records: list[Any], clock: Clock
+    ) -> bool:
+        """Reads straight from the shards; False: from the run reached on, `take` is needed."""
+        assert chunk.reads is not None
+        cycle = chunk.reads.cycle
+        if self._turns is None:
+            self._reading = lineup
+        try:
+            if lineup.read(cycle, records):
+                return True
+        except BaseException:
+            self._let_keep(lineup, cycle, records)
+            run = chunk.reads.pattern.runs[lineup.reached]
+            self._tell_failed(chunk, run, lineup.lanes, clock)
+            raise
+        self._let_keep(lineup, cycle, records)
+        return False
+
+    def _let_keep(self, lineup: Lineup, cycle: int, records: list[Any]) -> None:
+        """Lets the lanes of a lineup keep what was read straight from their shards."""
+        with self._lock:
+            self._unsettled.hand_over(lineup.lanes)
+            lineup.stop(cycle, records)
+            self._lineups = KeptPatterns()
+        self._reading = None
+
+    def _take(
+        self,
+        chunk: Chunk,
+        lanes: dict[int, Lane],
+        begin: int,
+        records: list[Any],
+        locate: Locate,
+        clock: Clock,
+        bad: list[BadRecord],
+    ) -> Ended | None:
+        """Takes the records of the runs of a chunk, from one on; or says where lanes end."""
+        reads = chunk.reads
+        assert reads is not None
         totals: dict[int, Total] = {}
         left_out: list[BadRecord] = []
-        ends: dict[int, int] = {}
-        for entry, lane, first, count, per_cycle in reads.pattern.runs:
-            number = lane + reads.first_lane
-            first += reads.cycle * per_cycle
-            stop = first + count
+        for run in reads.pattern.runs[begin:]:
+            number = run.lane + reads.first_lane
+            first = run.first + reads.cycle * run.per_cycle
+            stop = first + run.num_records
             try:
                 try:
                     records += lanes[number].take(first, stop)
@@ -119,44 +203,18 @@ class StreamRun:
             except LaneEnd as end:
                 if number not in totals:
                     totals[number] = end.total
-                    at = entry + max(0, end.total.records - first)
+                    at = run.entry + max(0, end.total.records - first)
                     self._tell_bad(end.bad, chunk, at, left_out)
                 continue
             except GivenUpError:
                 raise
             except BaseException:
-                one = lanes[number]
-                if one.where is not None:
-                    at = entry + max(0, min(one.position, stop - 1) - first)
-                    clock.fail(one.where[0], int(chunk.positions[at]), *one.where[1:])
-                self._drop(number, one)
+                self._tell_failed(chunk, run, lanes, clock)
                 raise
             if self._skips and (left := lanes[number].bad):
                 for offset in range(first, stop):
-                    self._tell_bad(left.get(offset, []), chunk, entry + offset - first, bad)
-            ends[number] = stop
-        if totals:
-            return Ended(totals, left_out)
-        try:
-            report = self._report(chunk, ends, lanes)
-        except BaseException:
-            self._fail(chunk, ends, lanes, clock)
-            raise
-        return *_named(chunk, records, lanes), report
-
-    def _fail(
-        self, chunk: Chunk, ends: dict[int, int], lanes: dict[int, Lane], clock: Clock
-    ) -> None:
-        """Says where a state could not be saved, and closes that lane."""
-        for number, stop in ends.items():
-            lane = lanes[number]
-            if lane.closed and lane.where is not None:
-                assert chunk.reads is not None
-                of = (chunk.reads.pattern.lanes + chunk.reads.first_lane == number) & (
-                    chunk.indices == stop - 1
-                )
-                clock.fail("read", int(chunk.positions[of][0]), *lane.where[1:])
-                self._drop(number, lane)
+                    self._tell_bad(left.get(offset, []), chunk, run.entry + offset - first, bad)
+        return Ended(totals, left_out) if totals else None
 
     def _take_anew(
         self,
@@ -180,11 +238,37 @@ class StreamRun:
             with contextlib.suppress(SettledError):
                 return lanes[number].take(first, stop)
 
-    def _report(self, chunk: Chunk, ends: dict[int, int], lanes: dict[int, Lane]) -> Report:
+    def _tell_failed(self, chunk: Chunk, run: Run, lanes: dict[int, Lane], clock: Clock) -> None:
+        """Says at which record of a run user code raised, and closes its lane."""
+        assert chunk.reads is not None
+        number = run.lane + chunk.reads.first_lane
+        first = run.first + chunk.reads.cycle * run.per_cycle
+        lane = lanes[number]
+        if lane.where is not None:
+            at = run.entry + max(0, min(lane.position - first, run.num_records - 1))
+            clock.fail(lane.where[0], int(chunk.positions[at]), *lane.where[1:])
+        self._drop(number, lane)
+
+    def _tell_unsaved(self, chunk: Chunk, lanes: dict[int, Lane], clock: Clock) -> None:
+        """Says after which record a state could not be saved, and closes that lane."""
+        for number, stop in _ends(chunk).items():
+            lane = lanes[number]
+            if lane.closed and lane.where is not None:
+                assert chunk.reads is not None
+                of = (chunk.reads.pattern.lanes + chunk.reads.first_lane == number) & (
+                    chunk.indices == stop - 1
+                )
+                clock.fail("read", int(chunk.positions[of][0]), *lane.where[1:])
+                self._drop(number, lane)
+
+    def _report(self, chunk: Chunk, taken: Taken, lanes: dict[int, Lane]) -> Report:
         """Where the lanes can be opened after a chunk that was read."""
-        reads, step = chunk.reads, chunk.step
+        reads = chunk.reads
         assert reads is not None
-        self._settle(chunk, ends)
+        self._settle(chunk)
+        report = Report()
+        if reads.snapshot:
+            report = self._snapshots(chunk, taken, lanes)
         replayed, replay_s = self._untold
         if replayed or self._opened:
             with self._lock:
@@ -193,21 +277,32 @@ class StreamRun:
                 opened, self._opened = self._opened, []
             replayed += sum(lane.replayed for lane in opened)
             replay_s += sum(lane.replay_s for lane in opened)
-        if not reads.snapshot:
-            return Report(b"", b"", replayed, replay_s)
-        told: list[tuple[Any, ...]] = []
-        for number, stop in ends.items():
+            report = report._replace(replayed=replayed, replay_s=replay_s)
+        return report
+
+    def _snapshots(self, chunk: Chunk, taken: Taken, lanes: dict[int, Lane]) -> Report:
+        reads, lineup = chunk.reads, taken.lineup
+        assert reads is not None
+        if lineup is not None:
+            if lineup.quiet:
+                return Report()
+            with contextlib.suppress(Exception):  # of which of them? Each is asked by itself
+                if (found := lineup.report(taken.cycle)) is not None:
+                    taken.report = found
+                    return found
+            taken.ends = _ends(chunk)
+        told: list[tuple[int, Snapshot]] = []
+        for number, stop in (taken.ends or {}).items():
             snapshot = lanes[number].snapshot(stop)
             offset, before = self._told.get(number, (0, -1))
             if snapshot.offset > offset:
-                self._told[number] = (snapshot.offset, step)
+                self._told[number] = (snapshot.offset, chunk.step)
             elif before < reads.settled or snapshot.offset == 0:
                 continue  # what was told with a batch that was given up must be told again
-            told.append((number, *snapshot))
-        if not told:
-            return Report(b"", b"", replayed, replay_s)
-        of = array.array("q", [one[0] for one in told]).tobytes()
-        return Report(pickle.dumps(told, 5), of, replayed, replay_s)
+            told.append((number, snapshot))
+        if lineup is not None:
+            lineup.quiet = not told
+        return report_of(told) if told else Report()
 
     def take_back(self, report: Report) -> None:
         """The chunk of a report was given up: what was read again for it is told with another."""
@@ -229,23 +324,18 @@ class StreamRun:
         """
         assert chunk.reads is not None
         with self._lock:
+            self._lineups = KeptPatterns()
             for lane in chunk.reads.pattern.lane_set:
                 number = lane + chunk.reads.first_lane
                 self._told.pop(number, None)
                 if (forsaken := self._lanes.pop(number, None)) is not None:
-                    forsaken.closed = True
+                    forsaken.forsake()
                     self._forsaken.append(forsaken)
 
     def _open(self, chunk: Chunk, locate: Locate) -> dict[int, Lane]:
         """The lanes that are read, open."""
         reads = chunk.reads
         assert reads is not None
-        if not self._marks and self._turns is None:
-            wanted: AbstractSet[int] = reads.pattern.lane_set
-            if reads.first_lane:
-                wanted = {lane + reads.first_lane for lane in wanted}
-            if wanted <= self._lanes.keys():
-                return self._lanes
         firsts: dict[int, int] = {}
         for _, lane, first, _, per_cycle in reads.pattern.runs:
             firsts.setdefault(lane + reads.first_lane, first + reads.cycle * per_cycle)
@@ -300,23 +390,18 @@ class StreamRun:
         if self._lanes.get(number) is lane:
             del self._lanes[number]
             self._told.pop(number, None)
+            self._lineups = KeptPatterns()
         lane.close()
 
-    def _settle(self, chunk: Chunk, ends: dict[int, int]) -> None:
+    def _settle(self, chunk: Chunk) -> None:
         """Lets go of what was read for batches that were delivered."""
         assert chunk.reads is not None
         settled = chunk.reads.settled
+        if settled < self._settled + _SETTLED_AT_ONCE:
+            return
         with self._lock:
-            self._read.append((chunk.step, ends))
-            if settled < self._settled + _SETTLED_AT_ONCE:
-                return
-            self._settled = settled
-            gone = [entry for entry in self._read if entry[0] < settled]
-            self._read = [entry for entry in self._read if entry[0] >= settled]
-            last: dict[int, int] = {}
-            for _, offsets in sorted(gone, key=lambda entry: entry[0]):
-                last.update(offsets)
-            for number, stop in last.items():
+            self._settled = max(self._settled, settled)
+            for number, stop in self._unsettled.settle(settled).items():
                 if number in self._lanes:
                     self._if_free(
                         number, chunk, functools.partial(self._lanes[number].settle, stop)
@@ -339,6 +424,16 @@ class StreamRun:
                 BadRecord(chunk.step, position, number, text, None, shard)
                 for shard, number, text in found
             ]
+
+
+def _ends(chunk: Chunk) -> dict[int, int]:
+    """Up to where a chunk reads each of its lanes."""
+    reads = chunk.reads
+    assert reads is not None
+    return {
+        lane + reads.first_lane: first + reads.cycle * per_cycle + count
+        for _, lane, first, count, per_cycle in reads.pattern.runs
+    }
 
 
 def _named(chunk: Chunk, records: list[Any], lanes: dict[int, Lane]) -> tuple[Chunk, list[Any]]:
@@ -372,9 +467,3 @@ def _with_names(chunk: Chunk) -> Chunk:
     assert chunk.reads.names is not None
     names = chunk.reads.names()
     return replace(chunk, reads=replace(chunk.reads, names=lambda: names))
-
-
-def unpickled(report: Report) -> dict[int, Snapshot]:
-    """The snapshots of a report, by lane."""
-    loaded: list[Any] = pickle.loads(report.snapshots)
-    return {number: Snapshot(*fields) for number, *fields in loaded}

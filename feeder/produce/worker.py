@@ -22,11 +22,11 @@ from feeder.produce.builder import Builder
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import START, Failure
 from feeder.produce.given import GivenBuilder, builder_of
-from feeder.produce.lane import Snapshot
 from feeder.produce.layout import Buffer, Layout
 from feeder.produce.messages import MAX_PACKET, Kind, Message, decode, decode_task, encode, post
 from feeder.produce.session import GivenUpError
 from feeder.produce.slots import Slot, map_shared
+from feeder.produce.snapshot import Snapshot
 
 _LAYOUTS_NAMED = 1024
 """Layouts that a worker gives a number to, so as to send each only once."""
