@@ -9,7 +9,6 @@ Guarantees:
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -56,26 +55,27 @@ class Builder:
 
     Args:
         recipe: How.
-        ambient: Whether to key the global generators of `random` and `numpy.random`, which takes
-            a process of its own, or a caller that uses `ambient.preserved`.
+        ambient: Sees to the global generators of `random` and `numpy.random`, which takes a process
+            of its own, or a caller that uses `ambient.preserved`; None: they are left alone.
         streams: What is open of the source, where several builders share it.
     """
 
     def __init__(
-        self, recipe: Recipe, ambient: bool = True, streams: Streams | None = None
+        self, recipe: Recipe, ambient: Ambient | None, streams: Streams | None = None
     ) -> None:
         info = get_worker_info()
         self._worker = HERE if info is None else info.worker_id
         self._collate = recipe.collate
         self._batch_transforms = recipe.batch_transforms
         self._skips = recipe.on_bad_record == "skip"
-        self._ambient = Ambient(recipe.seed) if ambient else None
+        self._ambient = ambient
         self._source = source = recipe.source
         self._raises = recipe.on_bad_record == "raise"
         self._placed: Placed | None = None
         self._ready = self._reads_at_once = False
         self._streams: Streams | None = None
         self._layouts: dict[tuple[Any, ...], Layout] = {}
+        self._like: tuple[Columns, Layout] | None = None  # those of the stream's last batch
         self._gathered: dict[
             int, Layout
         ] = {}  # by rows: what a batch looks like that is read in place
@@ -189,10 +189,16 @@ class Builder:
         chunk, records, report = found
         if not records:
             return Passed((report,))
-        rows = self._of_stream.rows(chunk, records, clock)
-        join = self._join if self._collate or self._batch_transforms else self._fill
         try:
-            built = join(rows, chunk, reserve, clock, bad)
+            rows: Iterator[tuple[int, Any]] = enumerate(records)
+            if not self._of_stream.as_read:
+                rows = self._of_stream.rows(chunk, records, clock)
+            if self._collate or self._batch_transforms:
+                built = self._join(rows, chunk, reserve, clock, bad)
+            elif self._of_stream.as_read:
+                built = self._fill_at_once(records, chunk, reserve, clock, bad)
+            else:
+                built = self._fill(rows, chunk, reserve, clock, bad)
         except GivenUpError:
             run.take_back(report)
             raise
@@ -220,6 +226,31 @@ class Builder:
             rows, chunk = _without_gaps(list(rows), chunk)
         return self._fill(rows, chunk, reserve, clock, bad)
 
+    def _fill_at_once(
+        self,
+        records: list[Any],
+        chunk: Chunk,
+        reserve: Reserve,
+        clock: Clock,
+        bad: list[BadRecord],
+    ) -> Built:
+        """Records of a stream that nothing is done to; small ones leaf by leaf."""
+        assert chunk.reads is not None
+        clock.enter("collate")
+        if self._like is None or not self._like[0].fit(records[0], chunk):
+            columns = Columns(records[0], chunk)
+            if not columns.are_small:
+                return self._fill(enumerate(records), chunk, reserve, clock, bad)
+            self._like = columns, self._layout(columns.treespec, columns.specs, chunk)
+        columns, layout = self._like
+        arrays = layout.arrays(*reserve(layout.num_bytes))
+        targets = [array for array in arrays if array is not None]  # all of them
+        if not columns.fill(records, chunk.reads.pattern.places, targets):
+            places = chunk.reads.pattern.rows.tolist()
+            for row, record in enumerate(records):  # which of them differs, and how?
+                columns.put(row, places[row], record, targets)
+        return self._finish(layout, arrays, [], chunk, clock, bad)
+
     def _fill(
         self,
         rows: Iterator[tuple[int, Any]],
@@ -233,15 +264,10 @@ class Builder:
         layout = self._layout(columns.treespec, columns.specs, chunk)
         arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
         targets = columns.targets(arrays)
-        if chunk.reads is not None and self._of_stream.as_read and columns.are_small:
-            records = [first, *(record for _, record in rows)]
-            filled = columns.fill(records, chunk.reads.pattern.places, targets)
-            rows = iter(()) if filled else enumerate(records)  # one differs: which, and how?
-        else:
-            rows = itertools.chain([(row, first)], rows)
         places: Sequence[int] = range(len(chunk.indices))
         if chunk.reads is not None:
             places = chunk.reads.pattern.rows.tolist()
+        columns.put(row, places[row], first, targets)
         for row, record in rows:
             columns.put(row, places[row], record, targets)
         objects = [

@@ -105,11 +105,12 @@ class Columns:
     Attributes:
         treespec: Structure of a record, and so of the batch.
         specs: The batch's leaves.
+        are_small: Whether records are so small that stacking a list of them at once pays.
     """
 
     def __init__(self, first: Any, chunk: Chunk) -> None:
         self._chunk = chunk
-        rows = chunk.batch_rows
+        self._rows = rows = chunk.batch_rows
         leaves, self.treespec = optree.tree_flatten(first)
         self._arrays = [as_array(leaf) for leaf in leaves]
         # Python's own numbers of one type have one dtype, but for integers beyond 64 bits.
@@ -117,12 +118,34 @@ class Columns:
             type(leaf) if type(leaf) in (bool, float) or _is_short(leaf) else None
             for leaf in leaves
         ]
+        sizes = [array.nbytes for array in self._arrays if array is not None]
+        self.are_small = len(sizes) == len(leaves) and sum(sizes) <= _SMALL_BYTES
         self.specs = tuple(
             LeafSpec((rows,), None)
             if array is None
             else LeafSpec((rows, *array.shape), array.dtype)
             for array in self._arrays
         )
+
+    def fit(self, first: Any, chunk: Chunk) -> bool:
+        """Whether they are those of another batch, too, given its first record; then they are."""
+        leaves, treespec = optree.tree_flatten(first)
+        if chunk.batch_rows != self._rows or treespec != self.treespec:
+            return False
+        for leaf, array, scalar in zip(leaves, self._arrays, self._scalars, strict=True):
+            if array is None:
+                return False
+            if type(leaf) is np.ndarray:
+                if leaf.dtype != array.dtype or leaf.shape != array.shape:
+                    return False
+            elif (
+                scalar is None
+                or type(leaf) is not scalar
+                or (scalar is int and not _is_short(leaf))
+            ):
+                return False
+        self._chunk = chunk
+        return True
 
     def targets(self, arrays: Sequence[NDArray[Any] | None]) -> list[NDArray[Any]]:
         """The arrays to put rows into: those given, and new ones for leaves that are objects."""
@@ -131,12 +154,6 @@ class Columns:
             np.empty(rows, object) if array is None else array
             for _, array in zip(self.specs, arrays, strict=False)  # a mask may follow
         ]
-
-    @property
-    def are_small(self) -> bool:
-        """Whether records are so small that stacking a list of them at once pays."""
-        sizes = [array.nbytes for array in self._arrays if array is not None]
-        return len(sizes) == len(self._arrays) and sum(sizes) <= _SMALL_BYTES
 
     def fill(
         self, records: list[Any], places: slice | Indices, targets: list[NDArray[Any]]

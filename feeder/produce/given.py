@@ -17,6 +17,7 @@ import optree
 from feeder.errors import StreamError
 from feeder.plan.batches import Chunk
 from feeder.plan.order import Indices
+from feeder.produce.ambient import Ambient
 from feeder.produce.builder import Builder, Reserve
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
@@ -66,7 +67,7 @@ class GivenBuilder:
 
     keys_generators = True
 
-    def __init__(self, recipe: Recipe, ambient: bool = True) -> None:
+    def __init__(self, recipe: Recipe, ambient: Ambient | None) -> None:
         self._records, self._batch = _Records(), _Batch()
         self._of_records = Builder(replace(recipe, source=self._records), ambient)
         self._of_batch = Builder(replace(recipe, source=self._batch), ambient)
@@ -97,7 +98,7 @@ class GivenBuilder:
 
 
 def builder_of(
-    recipe: Recipe, ambient: bool = True, streams: Streams | None = None
+    recipe: Recipe, ambient: Ambient | None, streams: Streams | None = None
 ) -> Builder | GivenBuilder:
     """What builds batches by a recipe; the arguments are those of `Builder`."""
     if isinstance(recipe.source, FromCallable):

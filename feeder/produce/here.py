@@ -12,7 +12,7 @@ import optree
 
 from feeder.errors import RecordError
 from feeder.plan.batches import Chunk
-from feeder.produce.ambient import preserved
+from feeder.produce.ambient import Ambient, preserved
 from feeder.produce.builder import Builder
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
@@ -27,7 +27,7 @@ def build_alone(recipe: Recipe, chunk: Chunk) -> Any:
     Raises:
         Exception: Whatever the recipe raises, as an iterator would.
     """
-    outcome = _built(Builder(recipe), chunk)
+    outcome = _built(Builder(recipe, Ambient(recipe.seed)), chunk)
     assert not isinstance(outcome, Ended | Passed)
     return outcome
 
@@ -43,7 +43,7 @@ class StreamReader:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        self._builder = Builder(recipe)
+        self._builder = Builder(recipe, Ambient(recipe.seed))
 
     def build(self, chunk: Chunk) -> Any:
         """The batch in memory of its own; `Ended` or `Passed` where there is none."""
@@ -121,7 +121,7 @@ def seconds(recipe: Recipe, chunk: Chunk) -> float:
             memory = bytearray(num_bytes)
         return memory, 0
 
-    builder = Builder(recipe)
+    builder = Builder(recipe, Ambient(recipe.seed))
     found: list[float] = []
     with preserved():
         if isinstance(builder.build(chunk, reserve), Failure):

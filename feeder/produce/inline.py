@@ -8,7 +8,7 @@ from collections import deque
 
 from feeder.errors import ClosedError
 from feeder.plan.batches import Chunk
-from feeder.produce.ambient import preserved
+from feeder.produce.ambient import Ambient, preserved
 from feeder.produce.builder import Builder
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
@@ -57,7 +57,7 @@ class Inline:
 
     def session(self, locate: Locate | None = None) -> InlineSession:
         """Opens a session, with a builder of its own."""
-        builder = builder_of(self._recipe)
+        builder = builder_of(self._recipe, Ambient(self._recipe.seed))
         session = InlineSession(builder, self._slab, self.ahead, locate)
         weakref.finalize(session, builder.close)  # an iterator that nobody closed
         self._sessions.add(session)

@@ -36,19 +36,13 @@ class StreamRecords:
         return not self._owned
 
     def rows(self, chunk: Chunk, records: list[Any], clock: Clock) -> Iterator[tuple[int, Any]]:
-        """Row and record, in order; the clock then runs for the collation.
+        """Yields row and record, in order; the clock then runs for the collation.
 
         Args:
             chunk: Which records; it knows their names.
             records: As they were read.
             clock: Told what is being done.
         """
-        if not self._owned:
-            clock.enter("collate")
-            return enumerate(records)
-        return self._made(chunk, records, clock)
-
-    def _made(self, chunk: Chunk, records: list[Any], clock: Clock) -> Iterator[tuple[int, Any]]:
         assert chunk.reads is not None
         assert chunk.reads.names is not None
         named = zip(records, chunk.reads.names(), strict=True)

@@ -217,7 +217,7 @@ class Threads:
         """The life of a thread."""
         try:
             self._recipe.start(worker_id, self._num_workers)
-            builder = builder_of(self._recipe, ambient=False, streams=self._streams)
+            builder = builder_of(self._recipe, None, streams=self._streams)
         except BaseException as error:
             self._give_up(worker_id, Failure.of(error, START, None))
             return

@@ -18,6 +18,7 @@ from collections import deque
 from feeder.plan.kept import KeptPatterns
 from feeder.plan.patterns import Pattern
 from feeder.produce import homing, payload
+from feeder.produce.ambient import Ambient
 from feeder.produce.builder import Builder
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import START, Failure
@@ -161,7 +162,9 @@ def main(
         try:
             recipe = payload.unpack(recipe_fd)
             recipe.start(worker_id, num_workers)
-            worker = Worker(sock, map_shared(slab_fd, 0), builder_of(recipe))
+            worker = Worker(
+                sock, map_shared(slab_fd, 0), builder_of(recipe, Ambient(recipe.seed, alone=True))
+            )
         except (Exception, SystemExit) as error:
             post(sock, encode(int(Kind.BROKEN), Failure.of(error, START, None).packed()))
             return

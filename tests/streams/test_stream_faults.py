@@ -556,7 +556,7 @@ def test_a_thread_that_comes_too_late_closes_no_shard_of_the_others(tmp_path):
     planner = StreamPlanner(2, None, 4, 1, "drop")
     reading = Reading(planner, np.arange, None)
     turns = Turns()
-    builder = Builder(asked.recipe, False, Streams(asked.recipe, turns))
+    builder = Builder(asked.recipe, None, Streams(asked.recipe, turns))
 
     def build(step, settled):
         place = planner.start()
@@ -591,6 +591,6 @@ def test_a_thread_whose_chunk_was_given_to_others_reads_nothing_more():
     chunks.append(Reading(planner, np.arange, None).chunk(plan, 1, (1,), 0, True))
     turns.begin(chunks[0])
     with pytest.raises(GivenUpError):
-        Builder(recipe, False, streams).build(chunks[0], lambda size: (bytearray(size), 0))
+        Builder(recipe, None, streams).build(chunks[0], lambda size: (bytearray(size), 0))
     assert opened == [0]
     assert not turns.has(chunks[0])
