@@ -27,7 +27,8 @@ from feeder import stateful
 from feeder.collect.collector import Collector
 from feeder.errors import StateError, StreamError
 from feeder.feed.protocol import Fed
-from feeder.plan.batches import Chunk, LocalRows
+from feeder.plan.batches import LocalRows
+from feeder.plan.chunks import PlannedChunk
 from feeder.plan.schedule import MAX_POSITIONS, START, Cursor
 from feeder.plan.state import Saved
 from feeder.produce import given
@@ -98,7 +99,7 @@ class CalledFeeds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Given:
-    chunk: Chunk
+    chunk: PlannedChunk
     after: Cursor
     called: tuple[int, int]
 
@@ -215,7 +216,7 @@ class CalledFeed:
         feeds, began = self._feeds, time.perf_counter_ns()
         before = self._given[-1].after if self._given else self._cursor
         rows = feeds.local_rows(feeds.batch_size)
-        chunk = Chunk(before.step, before.position + rows, np.arange(len(rows)), None)
+        chunk = PlannedChunk(before.step, before.position + rows, np.arange(len(rows)), None)
         try:
             found = feeds.source.function(len(rows))
             if found is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk
 from feeder.plan.schedule import Cursor
 from feeder.plan.state import Saved
 from feeder.produce.bad import BadRecord

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from feeder.place.ends import Job
-from feeder.plan.batches import Chunk, LocalRows, Reads
+from feeder.plan.batches import LocalRows
+from feeder.plan.chunks import StreamChunk
 from feeder.plan.kept import KeptPatterns
 from feeder.plan.order import Indices
 from feeder.plan.patterns import Pattern
@@ -41,15 +42,15 @@ class Reading:
         settled: int,
         snapshot: bool,
         wanted: bool = True,
-    ) -> Chunk:
+    ) -> StreamChunk:
         """What is read for a batch.
 
         Args:
             plan: The global batch.
-            run: As of `Reads`.
-            live: As of `Reads`.
-            settled: As of `Reads`.
-            snapshot: As of `Reads`.
+            run: As of `StreamChunk`.
+            live: As of `StreamChunk`.
+            settled: As of `StreamChunk`.
+            snapshot: As of `StreamChunk`.
             wanted: Whether its rows are; else it is read for what comes after it.
         """
         local = self._patterns.get(
@@ -57,10 +58,17 @@ class Reading:
             lambda: self._local(plan.pattern, plan.num_rows, wanted),
             plan.num_rows,
         )
-        reads = Reads(
-            run, live, settled, snapshot, local, plan.cycle, plan.first_lane, plan.position
+        return StreamChunk(
+            plan.step,
+            local,
+            plan.cycle,
+            plan.first_lane,
+            plan.position,
+            run,
+            live,
+            settled,
+            snapshot,
         )
-        return reads.chunk(plan.step)
 
     def _local(self, pattern: Pattern, num_rows: int, wanted: bool) -> Pattern:
         """What this process reads of a global batch."""

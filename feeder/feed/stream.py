@@ -28,7 +28,7 @@ from feeder.feed.reading import Reading
 from feeder.feed.snapshots import Snapshots
 from feeder.place.ends import Ends
 from feeder.plan import stream
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk
 from feeder.plan.schedule import Cursor
 from feeder.plan.stream import Place, StreamPlan, StreamPlanner, Total
 from feeder.produce.bad import BadRecord

@@ -25,6 +25,7 @@ from feeder.monitor.ring import Column, Numbers, Ring, durations
 from feeder.monitor.stats import STAGES, ProcessMemory, StageStats, Stats
 from feeder.monitor.table import line_of
 from feeder.monitor.timeline import STEPS_KEPT, Timeline
+from feeder.plan.chunks import PlannedChunk
 from feeder.produce.bad import BadRecord
 from feeder.produce.cpus import available_cpus
 from feeder.produce.workforce import Workforce
@@ -82,10 +83,9 @@ class Meter:
         """
         outcome: Any = fed.outcome  # no failure
         chunk = fed.chunk
-        rows = len(chunk.indices)
-        if chunk.mask is not None or chunk.reads is not None:
-            rows = chunk.num_real
-        elif bad:  # in a stream, the next record takes the row
+        rows = chunk.num_real
+        if bad and chunk.mask is None and isinstance(chunk, PlannedChunk):
+            # In a stream, the next record takes the row.
             rows -= sum(record.replaced_by is None for record in bad)
         step, ring, called_ns = chunk.step, self._ring, 0
         if fed.called is not None:

@@ -8,16 +8,15 @@ Guarantees:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feeder.errors import StateError
+from feeder.plan.chunks import PlannedChunk
 from feeder.plan.order import Indices, Order
-from feeder.plan.patterns import Pattern
 from feeder.plan.schedule import MAX_POSITIONS, Cursor, Schedule, Span
 from feeder.plan.spares import Spares
 from feeder.plan.state import Saved
@@ -35,131 +34,6 @@ _BATCHES_AHEAD = 256
 """Batches planned at once, at most: where each is small, their Python costs more than the rows."""
 
 
-Name: TypeAlias = tuple[int, int, int]
-"""How a record of a stream is called: its key, its shard, and its number in the shard."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reads:
-    """How the records of a chunk are read from a stream.
-
-    Attributes:
-        run: Number of the run that reads, which has lanes of its own.
-        live: Numbers of all runs that still read; the lanes of others can be closed.
-        settled: Step before which nothing will be asked for again.
-        snapshot: Whether to say where the lanes can be opened after these records.
-        pattern: Which records, one entry for each, in order.
-        cycle: The cycle of the pattern that the chunk is in.
-        first_lane: The lane that the pattern counts from.
-        position: Position of the batch's first row.
-        names: What the records are called, where they were read; None: not yet.
-    """
-
-    run: int
-    live: tuple[int, ...]
-    settled: int
-    snapshot: bool
-    pattern: Pattern
-    cycle: int
-    first_lane: int
-    position: int
-    names: Callable[[], Sequence[Name]] | None = None
-
-    def chunk(self, step: int, part_of: int | None = None) -> Chunk:
-        """The chunk of a step that these records make up, or their part of it."""
-        pattern = self.pattern
-        return Chunk(
-            step,
-            pattern.entries + self.position,
-            pattern.at(self.cycle),
-            pattern.mask,
-            None,
-            0 if part_of is None else pattern.first_row,
-            part_of,
-            self,
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """Rows of one local batch, for one worker to build.
-
-    Attributes:
-        step: Number of the global batch.
-        positions: Position of each row, shape (rows,), int64. A padding row has the position
-            of the batch's last real row, and holds that record again.
-        indices: Index in the source of each row, shape (rows,), int64. With a stream, the number
-            of the record in its lane.
-        mask: True for real rows, shape (rows,); None unless ``last_batch="pad"``.
-        spares: Indices of records that may replace each row's, where it is bad, in the order in
-            which they are tried, shape (rows, spares); None unless bad records are replaced.
-        first_row: Row of the local batch that the first of these rows is.
-        part_of: Rows of the local batch, where these are but some of them; else None.
-        reads: Where a stream is read; None with random access.
-        given: What a callable gave for it, perhaps pickled; None with other sources.
-    """
-
-    step: int
-    positions: Indices
-    indices: Indices
-    mask: NDArray[np.bool_] | None
-    spares: Indices | None = None
-    first_row: int = 0
-    part_of: int | None = None
-    reads: Reads | None = None
-    given: Any = None
-
-    @property
-    def is_part(self) -> bool:
-        """Whether other chunks hold the other rows of the batch."""
-        return self.part_of is not None
-
-    @property
-    def batch_rows(self) -> int:
-        """Rows of the local batch."""
-        if self.reads is not None:
-            return self.reads.pattern.num_rows
-        return len(self.indices) if self.part_of is None else self.part_of
-
-    @property
-    def num_real(self) -> int:
-        """Rows of the whole local batch, of which this is the chunk, that are no padding."""
-        if self.mask is None:
-            return self.batch_rows
-        real = self.mask if self.reads is None else self.mask & (self.reads.pattern.rows >= 0)
-        return int(np.count_nonzero(real))
-
-    def rows(self, first: int, stop: int) -> Chunk:
-        """A chunk of some of the rows of a whole local batch."""
-        return Chunk(
-            self.step,
-            self.positions[first:stop],
-            self.indices[first:stop],
-            None if self.mask is None else self.mask[first:stop],
-            None if self.spares is None else self.spares[first:stop],
-            first,
-            None if stop - first == self.batch_rows else self.batch_rows,
-        )
-
-    def name(self, row: int) -> tuple[int, int | None]:
-        """Index of a row's record in the source; of a stream, number in its shard, and the shard.
-
-        Where a stream was not read yet, the number is that in the lane, and the shard None.
-        """
-        if self.reads is None or self.reads.names is None:
-            return int(self.indices[row]), None
-        _, shard, number = self.reads.names()[row]
-        return number, shard
-
-    def split(self, num_chunks: int) -> list[Chunk]:
-        """Chunks of about the same number of rows, which hold all rows of a local batch."""
-        num_chunks = min(num_chunks, self.batch_rows)
-        bounds = [self.batch_rows * number // num_chunks for number in range(num_chunks + 1)]
-        return (
-            [self.rows(*pair) for pair in itertools.pairwise(bounds)] if num_chunks > 1 else [self]
-        )
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchPlan:
     """One local batch, before any record is read.
@@ -171,7 +45,7 @@ class BatchPlan:
         after: The cursor of the batch that follows.
     """
 
-    chunk: Chunk
+    chunk: PlannedChunk
     num_rows: int
     epoch: int
     after: Cursor
@@ -320,7 +194,9 @@ class PositionPlanner:
         for (span, after), at, of in zip(run, positions, indices, strict=True):
             mask = rows < span.num_real if padded else None
             spares = self.spares(at) if self.spares else None
-            yield BatchPlan(Chunk(span.step, at, of, mask, spares), num_rows, span.epoch, after)
+            yield BatchPlan(
+                PlannedChunk(span.step, at, of, mask, spares), num_rows, span.epoch, after
+            )
 
 
 def _runs_of_one_size(

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from feeder.errors import SamplerError, StateError
-from feeder.plan.batches import BatchPlan, Chunk, LocalRows
+from feeder.plan.batches import BatchPlan, LocalRows
+from feeder.plan.chunks import PlannedChunk
 from feeder.plan.order import Indices
 from feeder.plan.schedule import START, Cursor
 from feeder.plan.state import Saved
@@ -230,7 +231,7 @@ def batch_plan(
     positions = step * BATCH_POSITIONS + rows
     indices = indices[rows]
     indices.setflags(write=False)  # user code reads them, here as in a worker
-    chunk = Chunk(step, positions, indices, None)
+    chunk = PlannedChunk(step, positions, indices, None)
     return BatchPlan(chunk, len(batch), epoch, after)
 
 

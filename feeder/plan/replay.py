@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from feeder.errors import SamplerError, StateError
-from feeder.plan.batches import BatchPlan, Chunk, LocalRows
+from feeder.plan.batches import BatchPlan, LocalRows
+from feeder.plan.chunks import PlannedChunk
 from feeder.plan.lookup import BATCH_POSITIONS, batch_plan
 from feeder.plan.order import Indices
 from feeder.plan.reader import Reader, check_draws
@@ -161,7 +162,7 @@ class ReplayedRows:
         indices = given[real]
         indices.setflags(write=False)  # user code reads them, here as in a worker
         mask = rows < len(given) if self.last_batch == "pad" else None
-        return BatchPlan(Chunk(step, start + real, indices, mask), num_rows, epoch, after)
+        return BatchPlan(PlannedChunk(step, start + real, indices, mask), num_rows, epoch, after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import optree
 
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk, PlannedChunk, StreamChunk
 from feeder.produce.ambient import Ambient, Scope
 from feeder.produce.bad import BadRecord
 from feeder.produce.built import Built, Ended, Passed
@@ -129,7 +129,7 @@ class Builder:
         """Whether user code has drawn without a key; what it read of a stream is read again."""
         if not ambient.drew_unkeyed():
             return False
-        if chunk.reads is not None:
+        if isinstance(chunk, StreamChunk):
             assert self._streams is not None
             self._streams.key_global(functools.partial(ambient.key, Scope.STREAM))
         return True
@@ -149,7 +149,7 @@ class Builder:
     ) -> Built | Ended | Passed | Failure:
         clock = Clock()
         try:
-            if chunk.reads is not None:
+            if isinstance(chunk, StreamChunk):
                 return self._read_stream(chunk, reserve, locate, clock)
             if self._placed is not None:
                 try:
@@ -177,7 +177,7 @@ class Builder:
             return Failure.of(error, clock.stage, clock.row, clock.place)
 
     def _read_stream(
-        self, chunk: Chunk, reserve: Reserve, locate: Locate, clock: Clock
+        self, chunk: StreamChunk, reserve: Reserve, locate: Locate, clock: Clock
     ) -> Built | Ended | Passed:
         """Records of a stream: all of them are read before the first one is transformed."""
         assert self._streams is not None
@@ -202,11 +202,10 @@ class Builder:
         except GivenUpError:
             run.take_back(report)
             raise
-        assert chunk.reads is not None
-        of = (chunk.reads.pattern.rows,) if chunk.is_part else ()
+        of = (chunk.pattern.rows,) if chunk.is_part else ()
         return built._replace(reports=(report,), rows=of)
 
-    def _gather(self, placed: Placed, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
+    def _gather(self, placed: Placed, chunk: PlannedChunk, reserve: Reserve, clock: Clock) -> Built:
         """Rows that the source itself writes into the slot."""
         rows = chunk.batch_rows
         layout = self._gathered.get(rows)
@@ -218,7 +217,7 @@ class Builder:
         placed.source.read_into(chunk.indices, arrays[: len(placed.specs)])
         return self._finish(layout, arrays, [], chunk, clock)
 
-    def _stack(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
+    def _stack(self, chunk: PlannedChunk, reserve: Reserve, clock: Clock) -> Built:
         """Records one by one, every leaf straight into its row of the slot."""
         bad: list[BadRecord] = []
         rows = self._records.rows(chunk, clock, bad)
@@ -229,13 +228,12 @@ class Builder:
     def _fill_at_once(
         self,
         records: list[Any],
-        chunk: Chunk,
+        chunk: StreamChunk,
         reserve: Reserve,
         clock: Clock,
         bad: list[BadRecord],
     ) -> Built:
         """Records of a stream that nothing is done to; small ones leaf by leaf."""
-        assert chunk.reads is not None
         clock.enter("collate")
         if self._like is None or not self._like[0].fit(records[0], chunk):
             columns = Columns(records[0], chunk)
@@ -245,8 +243,8 @@ class Builder:
         columns, layout = self._like
         arrays = layout.arrays(*reserve(layout.num_bytes))
         targets = [array for array in arrays if array is not None]  # all of them
-        if not columns.fill(records, chunk.reads.pattern.places, targets):
-            places = chunk.reads.pattern.rows.tolist()
+        if not columns.fill(records, chunk.pattern.places, targets):
+            places = chunk.pattern.rows.tolist()
             for row, record in enumerate(records):  # which of them differs, and how?
                 columns.put(row, places[row], record, targets)
         return self._finish(layout, arrays, [], chunk, clock, bad)
@@ -264,9 +262,9 @@ class Builder:
         layout = self._layout(columns.treespec, columns.specs, chunk)
         arrays = _own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
         targets = columns.targets(arrays)
-        places: Sequence[int] = range(len(chunk.indices))
-        if chunk.reads is not None:
-            places = chunk.reads.pattern.rows.tolist()
+        places: Sequence[int] = range(chunk.num_rows)
+        if isinstance(chunk, StreamChunk):
+            places = chunk.pattern.rows.tolist()
         columns.put(row, places[row], first, targets)
         for row, record in rows:
             columns.put(row, places[row], record, targets)
@@ -277,7 +275,7 @@ class Builder:
         ]
         return self._finish(layout, arrays, objects, chunk, clock, bad)
 
-    def _transform(self, chunk: Chunk, reserve: Reserve, clock: Clock) -> Built:
+    def _transform(self, chunk: PlannedChunk, reserve: Reserve, clock: Clock) -> Built:
         """The batch in memory of its own, through `collate` and the batch transforms."""
         bad: list[BadRecord] = []
         batch: Any = None
@@ -384,7 +382,7 @@ class Builder:
         bad: Sequence[BadRecord] = (),
     ) -> Built:
         if chunk.mask is not None:
-            of = slice(None) if chunk.reads is None else chunk.reads.pattern.places
+            of = chunk.pattern.places if isinstance(chunk, StreamChunk) else slice(None)
             arrays[-1][of] = chunk.mask
         return Built(layout, objects, clock.times(self._worker), bad)
 
@@ -395,7 +393,7 @@ class Builder:
 
 def _own_rows(arrays: list[Any], chunk: Chunk) -> list[Any]:
     """The rows of a chunk in the arrays of its batch."""
-    if not chunk.is_part or chunk.reads is not None:
+    if not chunk.is_part or isinstance(chunk, StreamChunk):
         return arrays
     rows = slice(chunk.first_row, chunk.first_row + len(chunk.indices))
     return [None if array is None else array[rows] for array in arrays]
@@ -413,8 +411,8 @@ def _stacked(records: list[Any], chunk: Chunk) -> Any:
 
 
 def _without_gaps(
-    rows: list[tuple[int, Any]], chunk: Chunk
-) -> tuple[Iterator[tuple[int, Any]], Chunk]:
+    rows: list[tuple[int, Any]], chunk: PlannedChunk
+) -> tuple[Iterator[tuple[int, Any]], PlannedChunk]:
     """Rows and chunk without the rows that were left out.
 
     Raises:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from feeder import tensors
 from feeder.errors import RecordMismatchError
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk
 from feeder.plan.order import Indices
 from feeder.produce.layout import LeafSpec
 

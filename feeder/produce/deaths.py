@@ -11,7 +11,7 @@ import signal
 from collections.abc import Sequence
 
 from feeder.errors import WorkerDiedError, WorkerTimeoutError
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk, PlannedChunk
 
 MAX_DEATHS = 3
 """Workers that one chunk, or the start of workers, may cost before it is an error."""
@@ -132,9 +132,9 @@ def suspects(chunk: Chunk) -> tuple[list[int], str]:
 
     Of a stream there are no indices: which shard has which record, only reading tells.
     """
-    numbers = chunk.indices.tolist() if chunk.reads is None else chunk.positions.tolist()
+    numbers = (chunk.indices if isinstance(chunk, PlannedChunk) else chunk.positions).tolist()
     shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-    if chunk.reads is None:
+    if isinstance(chunk, PlannedChunk):
         return numbers, f"one of its records is at fault: {shown}"
     return [], f"one of its records is at fault, at the positions {shown}"
 

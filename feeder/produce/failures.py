@@ -14,7 +14,7 @@ from feeder.errors import (
     RecordMismatchError,
     SourceError,
 )
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk
 from feeder.produce import homing
 from feeder.sources.reading import add_note
 

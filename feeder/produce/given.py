@@ -15,7 +15,7 @@ import numpy as np
 import optree
 
 from feeder.errors import StreamError
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk, PlannedChunk
 from feeder.plan.order import Indices
 from feeder.produce.ambient import Ambient
 from feeder.produce.builder import Builder, Reserve
@@ -76,6 +76,7 @@ class GivenBuilder:
         self, chunk: Chunk, reserve: Reserve, _locate: Locate | None = None
     ) -> Built | Ended | Passed | Failure:
         """Builds the batch of ``chunk`` in the memory that ``reserve`` finds."""
+        assert isinstance(chunk, PlannedChunk)
         try:
             given = _unpacked(chunk.given)
         except Exception as error:

@@ -11,7 +11,7 @@ import numpy as np
 import optree
 
 from feeder.errors import RecordError
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk, PlannedChunk, StreamChunk
 from feeder.produce.ambient import Ambient, preserved
 from feeder.produce.builder import Builder
 from feeder.produce.built import Built, Ended, Passed
@@ -21,7 +21,7 @@ from feeder.produce.recipe import Recipe
 from feeder.sources.protocol import offers_list
 
 
-def build_alone(recipe: Recipe, chunk: Chunk) -> Any:
+def build_alone(recipe: Recipe, chunk: PlannedChunk) -> Any:
     """Builds one batch in this thread, in memory of its own.
 
     Raises:
@@ -45,7 +45,7 @@ class StreamReader:
     def __init__(self, recipe: Recipe) -> None:
         self._builder = Builder(recipe, Ambient(recipe.seed))
 
-    def build(self, chunk: Chunk) -> Any:
+    def build(self, chunk: StreamChunk) -> Any:
         """The batch in memory of its own; `Ended` or `Passed` where there is none."""
         return _built(self._builder, chunk)
 
@@ -74,7 +74,7 @@ def _built(builder: Builder, chunk: Chunk) -> Any:
     return outcome.layout.batch(memory, outcome.objects)
 
 
-def build_sample(recipe: Recipe, chunk: Chunk) -> Any:
+def build_sample(recipe: Recipe, chunk: PlannedChunk) -> Any:
     """A batch with the shapes and dtypes of the one that ``chunk`` asks for; reads one record.
 
     Where nothing sees the whole batch, one record is all that is built. More than one is read
@@ -108,7 +108,7 @@ _SAMPLING_S = 0.05
 _SAMPLES = 5
 
 
-def seconds(recipe: Recipe, chunk: Chunk) -> float:
+def seconds(recipe: Recipe, chunk: PlannedChunk) -> float:
     """What building a batch takes, once all is imported and warm; infinity where it fails.
 
     The least of a few, as far as they take next to nothing.
@@ -133,7 +133,7 @@ def seconds(recipe: Recipe, chunk: Chunk) -> float:
     return min(found)
 
 
-def alone(chunk: Chunk) -> Chunk:
+def alone(chunk: PlannedChunk) -> PlannedChunk:
     """Rows of a batch as a batch of their own."""
     return replace(chunk, first_row=0, part_of=None)
 

@@ -7,11 +7,11 @@ the workers share every batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk, StreamChunk
 from feeder.plan.kept import KeptPatterns
 from feeder.plan.order import Indices
 from feeder.plan.patterns import Pattern
@@ -47,18 +47,13 @@ class Homes:
             return cls(groups % num_workers, whole)
         return cls(lanes * num_workers // len(lanes), whole)
 
-    def split(self, chunk: Chunk) -> list[tuple[int, Chunk]]:
+    def split(self, chunk: StreamChunk) -> list[tuple[int, Chunk]]:
         """The chunks of a batch, with the worker of each."""
-        reads = chunk.reads
-        assert reads is not None
-        pattern = reads.pattern
+        pattern = chunk.pattern
         parts = self._parts.get(pattern, lambda: self._split(pattern), len(pattern))
         if len(parts) == 1:
             return [(parts[0][0], chunk)]
-        rows = pattern.num_rows
-        return [
-            (worker, replace(reads, pattern=part).chunk(chunk.step, rows)) for worker, part in parts
-        ]
+        return [(worker, chunk.of(part, is_part=True)) for worker, part in parts]
 
     def _split(self, pattern: Pattern) -> list[tuple[int, Pattern]]:
         of = self.workers[pattern.lanes % len(self.workers)]

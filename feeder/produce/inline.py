@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 
 from feeder.errors import ClosedError
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk
 from feeder.produce.ambient import Ambient, preserved
 from feeder.produce.builder import Builder
 from feeder.produce.built import Built, Ended, Passed

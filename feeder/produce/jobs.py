@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk, PlannedChunk
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
 from feeder.produce.session import Locate, Outcome
@@ -121,6 +121,7 @@ class Job:
 
     def split(self, num_chunks: int, tickets: Iterator[int]) -> list[Task]:
         """Makes several tasks of it."""
+        assert isinstance(self.chunk, PlannedChunk)
         chunks = self.chunk.split(num_chunks)
         return self._begin([Task(next(tickets), self, chunk) for chunk in chunks])
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from feeder.errors import StreamError
-from feeder.plan.batches import Name
+from feeder.plan.chunks import Name
 from feeder.plan.stream import Total
 from feeder.plan.windows import Lanes
 from feeder.produce.maps import MAX_ERROR

@@ -37,7 +37,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.plan.batches import Chunk, Reads
+from feeder.plan.chunks import Chunk, PlannedChunk, StreamChunk
 from feeder.plan.kept import KeptPatterns
 from feeder.plan.patterns import Pattern, unpacked
 from feeder.produce.slots import Slot
@@ -133,12 +133,11 @@ def encode_task(ticket: int, chunk: Chunk, slot: Slot | None, slab: mmap.mmap) -
         parts = None
     offset, capacity = (0, 0) if slot is None else (slot.offset, slot.capacity)
     shape: tuple[Any, ...]
-    if (of := chunk.reads) is not None:
+    if isinstance(chunk, StreamChunk):
         shape = (
-            _size(chunk),
-            len(of.pattern),
-            chunk.part_of,
-            (of.run, of.live, of.settled, of.snapshot, of.cycle, of.first_lane, of.position),
+            (_size(chunk), len(chunk.pattern)),
+            (chunk.cycle, chunk.first_lane, chunk.position),
+            (chunk.run, chunk.live, chunk.settled, chunk.snapshot, chunk.is_part),
         )
     else:
         spares = 0 if chunk.spares is None else chunk.spares.shape[1]
@@ -160,12 +159,11 @@ def decode_task(
     """
     _, ticket, step, shape, parts, offset, capacity = message
     slot = Slot(offset, capacity)
-    if len(shape) == 4:
-        size, entries, part_of, (run, live, settled, snapshot, cycle, first_lane, position) = shape
+    if len(shape) == 3:
+        (size, entries), place, how = shape
         packed = slab[offset : offset + size] if parts is None else parts[0]
         pattern = patterns.get(packed, lambda: unpacked(packed), entries)
-        reads = Reads(run, live, settled, snapshot, pattern, cycle, first_lane, position)
-        return ticket, reads.chunk(step, part_of), slot
+        return ticket, StreamChunk(step, pattern, *place, *how), slot
     rows, masked, num_spares, first_row, part_of, given = shape
     if parts is None:
         sizes = [rows * 8, rows * 8, rows if masked else 0, rows * num_spares * 8, given]
@@ -182,7 +180,7 @@ def decode_task(
     made = next(arrays) if given else None
     return (
         ticket,
-        Chunk(step, positions, indices, mask, spares, first_row, part_of, None, made),
+        PlannedChunk(step, positions, indices, mask, spares, first_row, part_of, made),
         slot,
     )
 
@@ -193,8 +191,8 @@ def fits_packet(chunk: Chunk) -> bool:
 
 
 def _parts(chunk: Chunk) -> list[bytes]:
-    if chunk.reads is not None:
-        return [chunk.reads.pattern.packed]
+    if isinstance(chunk, StreamChunk):
+        return [chunk.pattern.packed]
     arrays: list[NDArray[Any] | None]
     arrays = [chunk.positions, chunk.indices, chunk.mask, chunk.spares]
     parts = [array.tobytes() for array in arrays if array is not None]
@@ -202,8 +200,8 @@ def _parts(chunk: Chunk) -> list[bytes]:
 
 
 def _size(chunk: Chunk) -> int:
-    if chunk.reads is not None:
-        return len(chunk.reads.pattern.packed)
+    if isinstance(chunk, StreamChunk):
+        return len(chunk.pattern.packed)
     size = len(chunk.indices) * (16 if chunk.mask is None else 17)
     if chunk.spares is not None:
         size += chunk.spares.nbytes

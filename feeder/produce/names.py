@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feeder.plan.batches import Name
+from feeder.plan.chunks import Name
 
 
 class Names:

@@ -23,7 +23,7 @@ import weakref
 from dataclasses import replace
 
 from feeder.errors import ClosedError
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk, StreamChunk
 from feeder.produce import payload, room
 from feeder.produce.crew import Crew
 from feeder.produce.dispatch import Dispatcher
@@ -150,7 +150,8 @@ class Pool:
     def submit(self, inbox: Inbox, chunk: Chunk) -> None:
         """Takes a job for the owner of ``inbox``; the next `poll` or `wait` sends it."""
         job = Job(next(self._tickets), chunk, weakref.ref(inbox))
-        if self._homes is not None:
+        if isinstance(chunk, StreamChunk):
+            assert self._homes is not None
             job.homes = self._homes.split(chunk)
             job.in_one_piece = not all(fits_packet(part) for _, part in job.homes)
         self._dispatcher.submitted.append(job)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import PlannedChunk
 from feeder.produce.ambient import Ambient, Scope
 from feeder.produce.bad import BadRecord, OnBadRecord
 from feeder.produce.clock import Clock
@@ -56,7 +56,7 @@ class Records:
         self._owned = keeps and not self._whole
         self._ambient = ambient
 
-    def batch(self, chunk: Chunk, clock: Clock) -> Any:
+    def batch(self, chunk: PlannedChunk, clock: Clock) -> Any:
         """All records at once, from a source that reads batches."""
         self._key(Scope.READ, int(chunk.positions[0]))
         batch = self._source.read(chunk.indices)  # type: ignore[attr-defined]
@@ -64,7 +64,9 @@ class Records:
         clock.enter("collate")
         return batch
 
-    def rows(self, chunk: Chunk, clock: Clock, bad: list[BadRecord]) -> Iterator[tuple[int, Any]]:
+    def rows(
+        self, chunk: PlannedChunk, clock: Clock, bad: list[BadRecord]
+    ) -> Iterator[tuple[int, Any]]:
         """Yields row and record, in order; the clock then runs for the collation.
 
         Args:
@@ -136,7 +138,7 @@ class Records:
         return record
 
     def _replacement(
-        self, chunk: Chunk, row: int, position: int, clock: Clock
+        self, chunk: PlannedChunk, row: int, position: int, clock: Clock
     ) -> tuple[int, Any] | None:
         """Index and record of the first spare that is not bad."""
         if chunk.spares is not None:
@@ -147,7 +149,7 @@ class Records:
                     continue
         return None
 
-    def _read_all(self, chunk: Chunk, clock: Clock) -> Callable[[int, int], Any]:
+    def _read_all(self, chunk: PlannedChunk, clock: Clock) -> Callable[[int, int], Any]:
         """Reads the whole chunk; what is returned hands out its records."""
         clock.enter("read")
         if self._whole:

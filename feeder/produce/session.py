@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk
 from feeder.produce.bad import BadRecord
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.clock import StageTimes

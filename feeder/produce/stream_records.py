@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import StreamChunk
 from feeder.produce.ambient import Ambient, Scope
 from feeder.produce.clock import Clock
 from feeder.produce.maps import Maps, own
@@ -35,7 +35,9 @@ class StreamRecords:
         """Whether records are those that were read, all of them objects of their own."""
         return not self._owned
 
-    def rows(self, chunk: Chunk, records: list[Any], clock: Clock) -> Iterator[tuple[int, Any]]:
+    def rows(
+        self, chunk: StreamChunk, records: list[Any], clock: Clock
+    ) -> Iterator[tuple[int, Any]]:
         """Yields row and record, in order; the clock then runs for the collation.
 
         Args:
@@ -43,9 +45,8 @@ class StreamRecords:
             records: As they were read.
             clock: Told what is being done.
         """
-        assert chunk.reads is not None
-        assert chunk.reads.names is not None
-        named = zip(records, chunk.reads.names(), strict=True)
+        assert chunk.names is not None
+        named = zip(records, chunk.names(), strict=True)
         for row, (record, (key, shard, number)) in enumerate(named):
             clock.enter("transform", row)
             try:

@@ -13,12 +13,11 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from feeder.plan.batches import Chunk, Name
+from feeder.plan.chunks import Name, StreamChunk
 from feeder.plan.kept import KeptPatterns
 from feeder.plan.patterns import Pattern, Run
 from feeder.plan.stream import Total
@@ -86,8 +85,8 @@ class StreamRun:
         self._lock = threading.Lock()
 
     def read(
-        self, chunk: Chunk, locate: Locate, clock: Clock, bad: list[BadRecord]
-    ) -> tuple[Chunk, list[Any], Report] | Ended:
+        self, chunk: StreamChunk, locate: Locate, clock: Clock, bad: list[BadRecord]
+    ) -> tuple[StreamChunk, list[Any], Report] | Ended:
         """The records of a chunk that are rows of this process, in order, with their names.
 
         Returns:
@@ -104,17 +103,15 @@ class StreamRun:
             self._turns.end(chunk)
 
     def _read_now(
-        self, chunk: Chunk, locate: Locate, clock: Clock, bad: list[BadRecord]
-    ) -> tuple[Chunk, list[Any], Report] | Ended:
-        reads = chunk.reads
-        assert reads is not None
+        self, chunk: StreamChunk, locate: Locate, clock: Clock, bad: list[BadRecord]
+    ) -> tuple[StreamChunk, list[Any], Report] | Ended:
         records: list[Any] = []
         taken, begin = Taken(chunk.step, None), 0
         if self._straight:
             lineup = self._lineup(chunk, locate)
             lanes = lineup.lanes
             if self._read_straight(chunk, lineup, records, clock):
-                taken = Taken(chunk.step, None, lineup, reads.cycle, records)
+                taken = Taken(chunk.step, None, lineup, chunk.cycle, records)
             else:
                 begin = lineup.reached
         else:
@@ -134,15 +131,13 @@ class StreamRun:
             raise
         return *_named(chunk, records, lanes), report
 
-    def _lineup(self, chunk: Chunk, locate: Locate) -> Lineup:
+    def _lineup(self, chunk: StreamChunk, locate: Locate) -> Lineup:
         """The lanes that are read, open."""
-        reads = chunk.reads
-        assert reads is not None
         if self._reading is not None:  # Ctrl-C came, and nobody knows how far it was read
             for number, lane in self._reading.lanes.items():
                 self._drop(number, lane)
             self._reading = None
-        pattern, first_lane = reads.pattern, reads.first_lane
+        pattern, first_lane = chunk.pattern, chunk.first_lane
         return self._lineups.get(
             (pattern, first_lane),
             lambda: Lineup(pattern, first_lane, self._open(chunk, locate)),
@@ -150,11 +145,10 @@ class StreamRun:
         )
 
     def _read_straight(
-        self, chunk: Chunk, lineup: Lineup, records: list[Any], clock: Clock
+        self, chunk: StreamChunk, lineup: Lineup, records: list[Any], clock: Clock
     ) -> bool:
         """Reads straight from the shards; False: from the run reached on, `take` is needed."""
-        assert chunk.reads is not None
-        cycle = chunk.reads.cycle
+        cycle = chunk.cycle
         if self._turns is None:
             self._reading = lineup
         try:
@@ -162,7 +156,7 @@ class StreamRun:
                 return True
         except BaseException:
             self._let_keep(lineup, cycle, records)
-            run = chunk.reads.pattern.runs[lineup.reached]
+            run = chunk.pattern.runs[lineup.reached]
             self._tell_failed(chunk, run, lineup.lanes, clock)
             raise
         self._let_keep(lineup, cycle, records)
@@ -178,7 +172,7 @@ class StreamRun:
 
     def _take(
         self,
-        chunk: Chunk,
+        chunk: StreamChunk,
         lanes: dict[int, Lane],
         begin: int,
         records: list[Any],
@@ -187,13 +181,11 @@ class StreamRun:
         bad: list[BadRecord],
     ) -> Ended | None:
         """Takes the records of the runs of a chunk, from one on; or says where lanes end."""
-        reads = chunk.reads
-        assert reads is not None
         totals: dict[int, Total] = {}
         left_out: list[BadRecord] = []
-        for run in reads.pattern.runs[begin:]:
-            number = run.lane + reads.first_lane
-            first = run.first + reads.cycle * run.per_cycle
+        for run in chunk.pattern.runs[begin:]:
+            number = run.lane + chunk.first_lane
+            first = run.first + chunk.cycle * run.per_cycle
             stop = first + run.num_records
             try:
                 try:
@@ -218,7 +210,7 @@ class StreamRun:
 
     def _take_anew(
         self,
-        chunk: Chunk,
+        chunk: StreamChunk,
         lanes: dict[int, Lane],
         number: int,
         first: int,
@@ -238,36 +230,33 @@ class StreamRun:
             with contextlib.suppress(SettledError):
                 return lanes[number].take(first, stop)
 
-    def _tell_failed(self, chunk: Chunk, run: Run, lanes: dict[int, Lane], clock: Clock) -> None:
+    def _tell_failed(
+        self, chunk: StreamChunk, run: Run, lanes: dict[int, Lane], clock: Clock
+    ) -> None:
         """Says at which record of a run user code raised, and closes its lane."""
-        assert chunk.reads is not None
-        number = run.lane + chunk.reads.first_lane
-        first = run.first + chunk.reads.cycle * run.per_cycle
+        number = run.lane + chunk.first_lane
+        first = run.first + chunk.cycle * run.per_cycle
         lane = lanes[number]
         if lane.where is not None:
             at = run.entry + max(0, min(lane.position - first, run.num_records - 1))
             clock.fail(lane.where[0], int(chunk.positions[at]), *lane.where[1:])
         self._drop(number, lane)
 
-    def _tell_unsaved(self, chunk: Chunk, lanes: dict[int, Lane], clock: Clock) -> None:
+    def _tell_unsaved(self, chunk: StreamChunk, lanes: dict[int, Lane], clock: Clock) -> None:
         """Says after which record a state could not be saved, and closes that lane."""
         for number, stop in _ends(chunk).items():
             lane = lanes[number]
             if lane.closed and lane.where is not None:
-                assert chunk.reads is not None
-                of = (chunk.reads.pattern.lanes + chunk.reads.first_lane == number) & (
-                    chunk.indices == stop - 1
-                )
+                lanes_read = chunk.pattern.lanes + chunk.first_lane
+                of = (lanes_read == number) & (chunk.indices == stop - 1)
                 clock.fail("read", int(chunk.positions[of][0]), *lane.where[1:])
                 self._drop(number, lane)
 
-    def _report(self, chunk: Chunk, taken: Taken, lanes: dict[int, Lane]) -> Report:
+    def _report(self, chunk: StreamChunk, taken: Taken, lanes: dict[int, Lane]) -> Report:
         """Where the lanes can be opened after a chunk that was read."""
-        reads = chunk.reads
-        assert reads is not None
         self._settle(chunk)
         report = Report()
-        if reads.snapshot:
+        if chunk.snapshot:
             report = self._snapshots(chunk, taken, lanes)
         replayed, replay_s = self._untold
         if replayed or self._opened:
@@ -280,9 +269,8 @@ class StreamRun:
             report = report._replace(replayed=replayed, replay_s=replay_s)
         return report
 
-    def _snapshots(self, chunk: Chunk, taken: Taken, lanes: dict[int, Lane]) -> Report:
-        reads, lineup = chunk.reads, taken.lineup
-        assert reads is not None
+    def _snapshots(self, chunk: StreamChunk, taken: Taken, lanes: dict[int, Lane]) -> Report:
+        lineup = taken.lineup
         if lineup is not None:
             if lineup.quiet:
                 return Report()
@@ -297,7 +285,7 @@ class StreamRun:
             offset, before = self._told.get(number, (0, -1))
             if snapshot.offset > offset:
                 self._told[number] = (snapshot.offset, chunk.step)
-            elif before < reads.settled or snapshot.offset == 0:
+            elif before < chunk.settled or snapshot.offset == 0:
                 continue  # what was told with a batch that was given up must be told again
             told.append((number, snapshot))
         if lineup is not None:
@@ -317,31 +305,30 @@ class StreamRun:
         for lane in self._forsaken:
             lane.close()
 
-    def forsake(self, chunk: Chunk) -> None:
+    def forsake(self, chunk: StreamChunk) -> None:
         """The thread that reads a chunk is stuck: others open its lanes again.
 
         It runs no code of the user's: the lanes are closed with the run.
         """
-        assert chunk.reads is not None
         with self._lock:
             self._lineups = KeptPatterns()
-            for lane in chunk.reads.pattern.lane_set:
-                number = lane + chunk.reads.first_lane
+            for lane in chunk.pattern.lane_set:
+                number = lane + chunk.first_lane
                 self._told.pop(number, None)
                 if (forsaken := self._lanes.pop(number, None)) is not None:
                     forsaken.forsake()
                     self._forsaken.append(forsaken)
 
-    def _open(self, chunk: Chunk, locate: Locate) -> dict[int, Lane]:
+    def _open(self, chunk: StreamChunk, locate: Locate) -> dict[int, Lane]:
         """The lanes that are read, open."""
-        reads = chunk.reads
-        assert reads is not None
         firsts: dict[int, int] = {}
-        for _, lane, first, _, per_cycle in reads.pattern.runs:
-            firsts.setdefault(lane + reads.first_lane, first + reads.cycle * per_cycle)
+        for _, lane, first, _, per_cycle in chunk.pattern.runs:
+            firsts.setdefault(lane + chunk.first_lane, first + chunk.cycle * per_cycle)
         return self._opened_at(firsts, chunk, locate)
 
-    def _opened_at(self, firsts: dict[int, int], chunk: Chunk, locate: Locate) -> dict[int, Lane]:
+    def _opened_at(
+        self, firsts: dict[int, int], chunk: StreamChunk, locate: Locate
+    ) -> dict[int, Lane]:
         """Opens the lanes that are not open, and closes those of epochs gone by.
 
         Args:
@@ -393,10 +380,9 @@ class StreamRun:
             self._lineups = KeptPatterns()
         lane.close()
 
-    def _settle(self, chunk: Chunk) -> None:
+    def _settle(self, chunk: StreamChunk) -> None:
         """Lets go of what was read for batches that were delivered."""
-        assert chunk.reads is not None
-        settled = chunk.reads.settled
+        settled = chunk.settled
         if settled < self._settled + _SETTLED_AT_ONCE:
             return
         with self._lock:
@@ -407,7 +393,7 @@ class StreamRun:
                         number, chunk, functools.partial(self._lanes[number].settle, stop)
                     )
 
-    def _if_free(self, number: int, chunk: Chunk, do: Callable[[], object]) -> None:
+    def _if_free(self, number: int, chunk: StreamChunk, do: Callable[[], object]) -> None:
         """Does something with a lane, unless another thread than that of a chunk is at it."""
         if self._turns is None:
             do()
@@ -415,10 +401,13 @@ class StreamRun:
             self._turns.if_free(self._number, number, chunk, do)
 
     def _tell_bad(
-        self, found: list[tuple[int, int, str]], chunk: Chunk, entry: int, bad: list[BadRecord]
+        self,
+        found: list[tuple[int, int, str]],
+        chunk: StreamChunk,
+        entry: int,
+        bad: list[BadRecord],
     ) -> None:
-        assert chunk.reads is not None
-        if chunk.reads.pattern.rows[entry] >= 0 and (chunk.mask is None or chunk.mask[entry]):
+        if chunk.pattern.rows[entry] >= 0 and (chunk.mask is None or chunk.mask[entry]):
             position = int(chunk.positions[entry])
             bad += [
                 BadRecord(chunk.step, position, number, text, None, shard)
@@ -426,44 +415,40 @@ class StreamRun:
             ]
 
 
-def _ends(chunk: Chunk) -> dict[int, int]:
+def _ends(chunk: StreamChunk) -> dict[int, int]:
     """Up to where a chunk reads each of its lanes."""
-    reads = chunk.reads
-    assert reads is not None
     return {
-        lane + reads.first_lane: first + reads.cycle * per_cycle + count
-        for _, lane, first, count, per_cycle in reads.pattern.runs
+        lane + chunk.first_lane: first + chunk.cycle * per_cycle + count
+        for _, lane, first, count, per_cycle in chunk.pattern.runs
     }
 
 
-def _named(chunk: Chunk, records: list[Any], lanes: dict[int, Lane]) -> tuple[Chunk, list[Any]]:
+def _named(
+    chunk: StreamChunk, records: list[Any], lanes: dict[int, Lane]
+) -> tuple[StreamChunk, list[Any]]:
     """The rows of this process among what was read, and what says how they are called."""
-    reads = chunk.reads
-    assert reads is not None
 
     def names() -> list[Name]:
         found: list[Name] = []
-        for _, lane, first, count, per_cycle in reads.pattern.runs:
-            first += reads.cycle * per_cycle
-            found += lanes[lane + reads.first_lane].names(first, first + count)
+        for _, lane, first, count, per_cycle in chunk.pattern.runs:
+            first += chunk.cycle * per_cycle
+            found += lanes[lane + chunk.first_lane].names(first, first + count)
         return found
 
-    own = reads.pattern.own
+    own = chunk.pattern.own
     if own is None:
-        return replace(chunk, reads=replace(reads, names=names)), records
-    kept = np.flatnonzero(reads.pattern.rows >= 0).tolist()
+        return chunk.named(names), records
+    kept = np.flatnonzero(chunk.pattern.rows >= 0).tolist()
 
     def names_of_own() -> list[Name]:
         found = names()
         return [found[entry] for entry in kept]
 
-    chunk = replace(reads, pattern=own, names=names_of_own).chunk(chunk.step, chunk.part_of)
-    return chunk, [records[entry] for entry in kept]
+    return chunk.of(own, chunk.is_part).named(names_of_own), [records[entry] for entry in kept]
 
 
-def _with_names(chunk: Chunk) -> Chunk:
+def _with_names(chunk: StreamChunk) -> StreamChunk:
     """The chunk that remembers what its records are called, whoever reads on in their lanes."""
-    assert chunk.reads is not None
-    assert chunk.reads.names is not None
-    names = chunk.reads.names()
-    return replace(chunk, reads=replace(chunk.reads, names=lambda: names))
+    assert chunk.names is not None
+    names = chunk.names()
+    return chunk.named(lambda: names)

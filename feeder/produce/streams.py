@@ -1,4 +1,4 @@
-"""What a process has open of a stream: the lanes of every run that reads.
+"""What a process has open of a stream: the lanes of every run that chunk.
 
 Guarantees:
     * The lanes of a run that is over are closed with the next chunk of any run, or at the end.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import StreamChunk
 from feeder.produce.recipe import Recipe
 from feeder.produce.stream_run import StreamRun
 from feeder.produce.turns import Turns
@@ -38,28 +38,26 @@ class Streams:
         self._runs: dict[int, StreamRun] = {}
         self._lock = threading.Lock()
 
-    def of(self, chunk: Chunk) -> StreamRun:
+    def of(self, chunk: StreamChunk) -> StreamRun:
         """The run that a chunk belongs to; those that are over are closed."""
-        assert chunk.reads is not None
         with self._lock:
-            if chunk.reads.live != tuple(self._runs):
-                over = self._runs.keys() - set(chunk.reads.live)
+            if chunk.live != tuple(self._runs):
+                over = self._runs.keys() - set(chunk.live)
                 # A later one began after this chunk was asked for.
-                for number in [number for number in over if number < max(chunk.reads.live)]:
+                for number in [number for number in over if number < max(chunk.live)]:
                     self._runs.pop(number).close()
-            run = self._runs.get(chunk.reads.run)
+            run = self._runs.get(chunk.run)
             if run is None:
                 run = StreamRun(
-                    chunk.reads.run, self._recipe, self._turns, self._tell_busy, self._key_global
+                    chunk.run, self._recipe, self._turns, self._tell_busy, self._key_global
                 )
-                self._runs[chunk.reads.run] = run
+                self._runs[chunk.run] = run
             return run
 
-    def forsake(self, chunk: Chunk) -> None:
+    def forsake(self, chunk: StreamChunk) -> None:
         """The thread that reads a chunk is stuck, and left to itself."""
-        assert chunk.reads is not None
         assert self._turns is not None
-        if (run := self._runs.get(chunk.reads.run)) is not None:
+        if (run := self._runs.get(chunk.run)) is not None:
             run.forsake(chunk)
         self._turns.end(chunk)
 

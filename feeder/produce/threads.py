@@ -24,7 +24,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from feeder.errors import ClosedError, MemoryLimitError, WorkerStartError, WorkerTimeoutError
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import Chunk, StreamChunk
 from feeder.produce.builder import Builder
 from feeder.produce.deaths import suspects
 from feeder.produce.failures import START, Failure
@@ -246,7 +246,7 @@ class Threads:
                     job = self._jobs.popleft()
                     if job.wanted_by():
                         worker.since, worker.job = time.monotonic(), job
-                        if job.chunk.reads is not None:
+                        if isinstance(job.chunk, StreamChunk):
                             self._turns.begin(job.chunk)
                             worker.since = None  # until its turn comes
                         if self._timeout_s is not None:
@@ -280,7 +280,7 @@ class Threads:
         except BaseException as error:  # of a kind that user code should not raise
             return Failure.of(error, "build", None)
         finally:
-            if job.chunk.reads is not None:
+            if isinstance(job.chunk, StreamChunk):
                 self._turns.end(job.chunk)
         if isinstance(outcome, Failure) and isinstance(outcome.exception, MemoryLimitError):
             with self._changed:
@@ -351,7 +351,8 @@ class Threads:
                 self._fail_all(failure)
             else:
                 self._deliver(worker.job, failure)
-                if self._streams is not None:
+                if isinstance(worker.job.chunk, StreamChunk):
+                    assert self._streams is not None
                     self._streams.forsake(worker.job.chunk)
             self._start_missing()
 

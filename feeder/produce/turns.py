@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import StreamChunk
 from feeder.produce.session import GivenUpError
 
 _Lane: TypeAlias = tuple[int, int]
@@ -26,16 +26,16 @@ class Turns:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._lines: dict[_Lane, deque[Chunk]] = {}
+        self._lines: dict[_Lane, deque[StreamChunk]] = {}
         self._closed = False
 
-    def begin(self, chunk: Chunk) -> None:
+    def begin(self, chunk: StreamChunk) -> None:
         """A chunk is begun: it comes last in the line of each of its lanes."""
         with self._changed:
             for lane in _lanes_of(chunk):
                 self._lines.setdefault(lane, deque()).append(chunk)
 
-    def wait(self, chunk: Chunk) -> None:
+    def wait(self, chunk: StreamChunk) -> None:
         """Waits until it comes first in all of them.
 
         Raises:
@@ -50,18 +50,18 @@ class Turns:
         with self._changed:
             self._changed.wait_for(is_first)
 
-    def has(self, chunk: Chunk) -> bool:
+    def has(self, chunk: StreamChunk) -> bool:
         """Whether it is its turn: not, once it was given up."""
         with self._changed:
             return self._is_in_line(chunk) and self._is_first(chunk)
 
-    def _is_in_line(self, chunk: Chunk) -> bool:
+    def _is_in_line(self, chunk: StreamChunk) -> bool:
         return all(chunk in self._lines.get(lane, ()) for lane in _lanes_of(chunk))
 
-    def _is_first(self, chunk: Chunk) -> bool:
+    def _is_first(self, chunk: StreamChunk) -> bool:
         return all(self._lines[lane][0] is chunk for lane in _lanes_of(chunk))
 
-    def end(self, chunk: Chunk) -> None:
+    def end(self, chunk: StreamChunk) -> None:
         """A chunk was read, or will not be. Idempotent."""
         with self._changed:
             for lane in _lanes_of(chunk):
@@ -78,7 +78,7 @@ class Turns:
             self._closed = True
             self._changed.notify_all()
 
-    def if_free(self, run: int, lane: int, chunk: Chunk, do: Callable[[], object]) -> None:
+    def if_free(self, run: int, lane: int, chunk: StreamChunk, do: Callable[[], object]) -> None:
         """Does something quick with a lane, where it is this chunk's turn, or nobody's."""
         with self._changed:
             line = self._lines.get((run, lane))
@@ -86,7 +86,5 @@ class Turns:
                 do()
 
 
-def _lanes_of(chunk: Chunk) -> Iterator[_Lane]:
-    reads = chunk.reads
-    assert reads is not None
-    return ((reads.run, lane + reads.first_lane) for lane in reads.pattern.lane_set)
+def _lanes_of(chunk: StreamChunk) -> Iterator[_Lane]:
+    return ((chunk.run, lane + chunk.first_lane) for lane in chunk.pattern.lane_set)

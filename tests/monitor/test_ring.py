@@ -13,7 +13,7 @@ from feeder.monitor.meter import _late_s, _stage
 from feeder.monitor.processes import Sample, Usage, usage, worker_cpus
 from feeder.monitor.ring import Column, Ring, durations
 from feeder.monitor.timeline import STEPS_KEPT
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import PlannedChunk
 from feeder.produce.built import Built
 from feeder.produce.clock import HERE, StageTimes
 from feeder.produce.layout import Layout
@@ -42,7 +42,7 @@ def fed(step):
     rows = np.arange(4)
     times = StageTimes(0, 0, 0, 0, 0, 0, HERE)
     outcome = LocalBatch(Built(Layout.of(None, (), None), [], times), None)
-    return Fed(Chunk(step, rows, rows, None), 4, outcome, None)
+    return Fed(PlannedChunk(step, rows, rows, None), 4, outcome, None)
 
 
 def test_memory_does_not_grow_where_nobody_reads():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from feeder import WorkerTimeoutError
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import PlannedChunk
 from feeder.produce.deaths import Deaths, of_chunk
 
 
@@ -33,7 +33,7 @@ def test_work_that_goes_on_is_never_given_up():
 )
 def test_a_chunk_that_cost_three_workers_names_its_records(count, shown):
     rows = np.arange(count)
-    chunk = Chunk(7, rows, rows, None)
+    chunk = PlannedChunk(7, rows, rows, None)
     assert of_chunk(chunk, [0, 0]) is None
     error = of_chunk(chunk, [-50, -11, 3])
     assert str(error) == (
@@ -45,7 +45,7 @@ def test_a_chunk_that_cost_three_workers_names_its_records(count, shown):
 
 def test_a_chunk_among_others_that_lose_workers_too_is_given_more_time():
     rows = np.arange(4)
-    chunk = Chunk(7, rows, rows, None)
+    chunk = PlannedChunk(7, rows, rows, None)
     assert of_chunk(chunk, [-9] * 3, others=1) is None
     assert of_chunk(chunk, [-9] * 4, others=1) is not None
     assert of_chunk(chunk, [-9] * 11, others=1000) is None
@@ -54,5 +54,5 @@ def test_a_chunk_among_others_that_lose_workers_too_is_given_more_time():
 
 def test_a_chunk_that_hangs_three_times_is_an_error_whatever_becomes_of_others():
     rows = np.arange(4)
-    error = of_chunk(Chunk(7, rows, rows, None), [-9] * 3, 3, 0.5, others=10)
+    error = of_chunk(PlannedChunk(7, rows, rows, None), [-9] * 3, 3, 0.5, others=10)
     assert isinstance(error, WorkerTimeoutError)

@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import PlannedChunk
 from feeder.produce.crew import Crew
 from feeder.produce.dispatch import Dispatcher
 from feeder.produce.failures import Failure
@@ -59,7 +59,7 @@ def submit(dispatcher, count):
     inbox = Inbox()
     rows = np.arange(1)
     for step in range(count):
-        chunk = Chunk(step, rows, rows, None)
+        chunk = PlannedChunk(step, rows, rows, None)
         dispatcher.submitted.append(Job(step, chunk, weakref.ref(inbox)))
     return inbox
 

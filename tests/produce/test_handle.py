@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from feeder.plan.batches import Chunk
+from feeder.plan.chunks import PlannedChunk
 from feeder.produce.crew import Crew
 from feeder.produce.handle import WorkerHandle
 from feeder.produce.jobs import Inbox, Job
@@ -25,7 +25,7 @@ def filled(worker):
     inbox = Inbox()
     for ticket in range(10_000):
         rows = np.arange(256)
-        job = Job(ticket, Chunk(ticket, rows, rows, None), weakref.ref(inbox))
+        job = Job(ticket, PlannedChunk(ticket, rows, rows, None), weakref.ref(inbox))
         if not worker.send(encode_task(ticket, job.chunk, None, None)):
             return
         worker.begin(*job.begin(itertools.count(ticket)))

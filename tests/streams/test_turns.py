@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import feeder
-from feeder.plan.batches import Reads
+from feeder.plan.chunks import StreamChunk
 from feeder.plan.patterns import of_rows
 from feeder.produce.session import GivenUpError
 from feeder.produce.turns import Turns
@@ -17,7 +17,7 @@ from tests.streams.shards import ids_of, record
 def chunk(step, *lanes):
     numbers = np.array(lanes)
     pattern = of_rows(numbers, np.zeros_like(numbers), np.zeros_like(numbers))
-    return Reads(1, (1,), 0, True, pattern, 0, 0, 0).chunk(step)
+    return StreamChunk(step, pattern, 0, 0, 0, 1, (1,), 0, True)
 
 
 def test_a_turn_comes_in_the_order_in_which_chunks_were_begun():
