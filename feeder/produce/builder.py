@@ -30,6 +30,7 @@ from feeder.produce.records import Records
 from feeder.produce.session import GivenUpError, Locate, from_the_beginning
 from feeder.produce.stream_records import StreamRecords
 from feeder.produce.streams import Streams
+from feeder.produce.unsettled import Taken
 from feeder.sources import RandomAccess, Stream
 from feeder.sources.in_place import Placed, in_place
 from feeder.sources.protocol import offers_list
@@ -186,7 +187,7 @@ class Builder:
         found = run.read(chunk, locate, clock, bad)
         if isinstance(found, Ended):
             return found
-        chunk, records, report = found
+        chunk, records, report, taken = found
         if not records:
             return Passed((report,))
         try:
@@ -196,7 +197,7 @@ class Builder:
             if self._collate or self._batch_transforms:
                 built = self._join(rows, chunk, reserve, clock, bad)
             elif self._of_stream.as_read:
-                built = self._fill_at_once(records, chunk, reserve, clock, bad)
+                built = self._fill_at_once(records, chunk, taken, reserve, clock, bad)
             else:
                 built = self._fill(rows, chunk, reserve, clock, bad)
         except GivenUpError:
@@ -229,6 +230,7 @@ class Builder:
         self,
         records: list[Any],
         chunk: StreamChunk,
+        taken: Taken,
         reserve: Reserve,
         clock: Clock,
         bad: list[BadRecord],
@@ -243,7 +245,10 @@ class Builder:
         columns, layout = self._like
         arrays = layout.arrays(*reserve(layout.num_bytes))
         targets = [array for array in arrays if array is not None]  # all of them
-        if not columns.fill(records, chunk.pattern.places, targets):
+        if columns.fill(records, chunk.pattern.places, targets):
+            if taken.records is records:
+                taken.records = columns.stacked(chunk.pattern.places, targets)
+        else:
             places = chunk.pattern.rows.tolist()
             for row, record in enumerate(records):  # which of them differs, and how?
                 columns.put(row, places[row], record, targets)

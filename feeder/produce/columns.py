@@ -99,6 +99,33 @@ def check_rows(batch: Any, chunk: Chunk) -> None:
             )
 
 
+class Stacked:
+    """Records that were stacked, as records again when they are asked for.
+
+    Args:
+        treespec: Structure of a record.
+        columns: The leaves, a row for each record.
+        are_python: Which of them were Python's own numbers.
+    """
+
+    __slots__ = ("_are_python", "_columns", "_treespec")
+
+    def __init__(
+        self, treespec: optree.PyTreeSpec, columns: list[NDArray[Any]], are_python: list[bool]
+    ) -> None:
+        self._treespec = treespec
+        self._columns = columns
+        self._are_python = are_python
+
+    def records(self) -> list[Any]:
+        """Them."""
+        leaves = [
+            column.tolist() if is_python else list(column)
+            for column, is_python in zip(self._columns, self._are_python, strict=True)
+        ]
+        return [self._treespec.unflatten(row) for row in zip(*leaves, strict=True)]
+
+
 class Columns:
     """The leaves of a batch of records, given its first record.
 
@@ -173,6 +200,14 @@ class Columns:
             )
         except (KeyError, ValueError, TypeError, OverflowError):
             return False
+
+    def stacked(self, places: slice | Indices, targets: list[NDArray[Any]]) -> Stacked:
+        """The records that `fill` has stacked, in memory of their own."""
+        columns = [
+            target[places].copy() if isinstance(places, slice) else target[places]
+            for target, _ in zip(targets, self.specs, strict=False)  # a mask may follow
+        ]
+        return Stacked(self.treespec, columns, [kind is not None for kind in self._scalars])
 
     def _stacked(
         self, number: int, column: Sequence[Any], target: NDArray[Any], places: slice | Indices

@@ -131,7 +131,10 @@ class Lane:
             SettledError: The first of them is gone, or the lane is closed.
             Exception: Whatever user code raises.
         """
-        self._sync()
+        self._count()
+        if self._first + len(self._records) != self.position:  # all before it is settled
+            self._records.clear()
+            self._first = self.position
         if self.closed or first < self._first:
             raise SettledError
         if self.position < stop:
@@ -170,14 +173,14 @@ class Lane:
         """`iterator` gives no more, after the records that are kept."""
         assert self._shard is not None
         self.position = self._first + len(self._records)
-        self._sync()
+        self._count()
         self._next_shard(self._shard)
 
     def fail(self, num_read: int) -> None:
         """`iterator` raised, after it gave so many records from `position` on."""
         assert self._shard is not None
         self.position += num_read
-        self._sync()
+        self._count()
         self.where = ("read", self._shard.number, self._shard.num_read)
         self._fail()
 
@@ -190,13 +193,10 @@ class Lane:
         self.closed = True  # at once: an iterator that raised may say that it is over
         self.iterator = self.save = None
 
-    def _sync(self) -> None:
-        """Takes note of what was read from `iterator`."""
+    def _count(self) -> None:
+        """Takes note of how much was read from `iterator`."""
         if self._shard is not None and self._as_read:
             self._shard.num_read = self.position - self._base
-        if self._first + len(self._records) != self.position:
-            self._records.clear()
-            self._first = self.position
 
     def names(self, first: int, stop: int) -> list[Name]:
         """What the records that were taken are called."""
@@ -410,7 +410,7 @@ class Lane:
         self.replay_s += pace.spent_s
 
     def _here(self) -> Snapshot:
-        self._sync()
+        self._count()
         offset, shard = self.position, self._shard
         if shard is not None:
             try:

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,23 @@ from feeder.produce.unsettled import Taken, Unsettled
 from feeder.sources import Stream
 
 _SETTLED_AT_ONCE = 4
-"""Chunks whose records are let go of together: it costs as much as for one."""
+"""Chunks of which lanes let go together: it costs as much as for one."""
+
+
+class Found(NamedTuple):
+    """What was read for a chunk.
+
+    Attributes:
+        chunk: The chunk of the rows of this process, which knows what the records are called.
+        records: Its records, in order.
+        report: Where the lanes are after the chunk.
+        taken: What is remembered of it until it is settled.
+    """
+
+    chunk: StreamChunk
+    records: list[Any]
+    report: Report
+    taken: Taken
 
 
 class StreamRun:
@@ -77,6 +93,7 @@ class StreamRun:
         self._reading: Lineup | None = None
         self._unsettled = Unsettled()
         self._settled = 0
+        self._ended: dict[int, int] = {}  # up to where the lanes were settled since then
         # Offset of the last snapshot of each lane, and the step with which it was first told.
         self._told: dict[int, tuple[int, int]] = {}
         self._opened: list[Lane] = []
@@ -86,25 +103,23 @@ class StreamRun:
 
     def read(
         self, chunk: StreamChunk, locate: Locate, clock: Clock, bad: list[BadRecord]
-    ) -> tuple[StreamChunk, list[Any], Report] | Ended:
-        """The records of a chunk that are rows of this process, in order, with their names.
-
-        Returns:
-            The chunk of these rows, their records, and where the lanes are after the chunk.
-        """
+    ) -> Found | Ended:
+        """The records of a chunk that are rows of this process; or where lanes end before it."""
         if self._turns is None:
             return self._read_now(chunk, locate, clock, bad)
         try:
             self._turns.wait(chunk)
             self._tell_busy()  # only now: others may have taken long
             found = self._read_now(chunk, locate, clock, bad)
-            return found if isinstance(found, Ended) else (_with_names(found[0]), *found[1:])
+            if isinstance(found, Ended):
+                return found
+            return found._replace(chunk=_with_names(found.chunk))
         finally:
             self._turns.end(chunk)
 
     def _read_now(
         self, chunk: StreamChunk, locate: Locate, clock: Clock, bad: list[BadRecord]
-    ) -> tuple[StreamChunk, list[Any], Report] | Ended:
+    ) -> Found | Ended:
         records: list[Any] = []
         taken, begin = Taken(chunk.step, None), 0
         if self._straight:
@@ -129,7 +144,7 @@ class StreamRun:
         except BaseException:
             self._tell_unsaved(chunk, lanes, clock)
             raise
-        return *_named(chunk, records, lanes), report
+        return Found(*_named(chunk, records, lanes), report, taken)
 
     def _lineup(self, chunk: StreamChunk, locate: Locate) -> Lineup:
         """The lanes that are read, open."""
@@ -165,7 +180,7 @@ class StreamRun:
     def _let_keep(self, lineup: Lineup, cycle: int, records: list[Any]) -> None:
         """Lets the lanes of a lineup keep what was read straight from their shards."""
         with self._lock:
-            self._unsettled.hand_over(lineup.lanes)
+            self._unsettled.hand_over()
             lineup.stop(cycle, records)
             self._lineups = KeptPatterns()
         self._reading = None
@@ -382,12 +397,13 @@ class StreamRun:
 
     def _settle(self, chunk: StreamChunk) -> None:
         """Lets go of what was read for batches that were delivered."""
-        settled = chunk.settled
-        if settled < self._settled + _SETTLED_AT_ONCE:
-            return
         with self._lock:
-            self._settled = max(self._settled, settled)
-            for number, stop in self._unsettled.settle(settled).items():
+            self._ended.update(self._unsettled.settle(chunk.settled))
+            if chunk.settled < self._settled + _SETTLED_AT_ONCE:
+                return
+            self._settled = chunk.settled
+            ended, self._ended = self._ended, {}
+            for number, stop in ended.items():
                 if number in self._lanes:
                     self._if_free(
                         number, chunk, functools.partial(self._lanes[number].settle, stop)

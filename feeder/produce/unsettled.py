@@ -9,10 +9,10 @@ Whoever reads in order never asks again; so all that is done for it is to keep t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from feeder.produce.columns import Stacked
 from feeder.produce.lineup import Lineup
 from feeder.produce.snapshot import Report, snapshots_of
 
@@ -26,7 +26,8 @@ class Taken:
         ends: Up to where each lane was read, where the lanes keep something of it themselves.
         lineup: The lanes that do not keep the records; None: they do.
         cycle: The cycle of the pattern.
-        records: What they do not keep, in the order of the pattern.
+        records: What they do not keep, in the order of the pattern; perhaps stacked, which takes
+            less memory, and lets go of the user's objects while the processor still has them.
         report: Where they could be opened afterwards, as far as they do not know it themselves.
     """
 
@@ -34,7 +35,7 @@ class Taken:
     ends: dict[int, int] | None
     lineup: Lineup | None = None
     cycle: int = 0
-    records: list[Any] = field(default_factory=list)
+    records: list[Any] | Stacked = field(default_factory=list)
     report: Report | None = None
 
 
@@ -48,14 +49,17 @@ class Unsettled:
         """A chunk was read."""
         self._taken.append(taken)
 
-    def hand_over(self, lanes: Collection[int]) -> None:
-        """Lets some lanes keep what was read straight from their shards."""
+    def hand_over(self) -> None:
+        """Lets all lanes keep what was read straight from their shards."""
         for taken in self._taken:
             lineup = taken.lineup
-            if lineup is None or lineup.lanes.keys().isdisjoint(lanes):
+            if lineup is None:
                 continue
             taken.lineup, taken.ends = None, lineup.ends(taken.cycle)
-            lineup.hand_over(taken.cycle, taken.records)
+            records = taken.records
+            lineup.hand_over(
+                taken.cycle, records if isinstance(records, list) else records.records()
+            )
             if taken.report is not None:
                 for number, snapshot in snapshots_of(taken.report).items():
                     lineup.lanes[number].remember(snapshot)
