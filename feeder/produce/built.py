@@ -32,7 +32,7 @@ class Passed(NamedTuple):
         reports: What reading it said.
     """
 
-    reports: tuple[Report, ...]
+    reports: Sequence[Report]
 
 
 class Built(NamedTuple):
@@ -53,7 +53,7 @@ class Built(NamedTuple):
     objects: list[Any] | bytes | tuple[bytes, ...]
     times: StageTimes
     bad: Sequence[BadRecord] = ()
-    reports: tuple[Report, ...] = ()
+    reports: Sequence[Report] = ()
     rows: tuple[Indices, ...] = ()
     parts: tuple[StageTimes, ...] = ()
 

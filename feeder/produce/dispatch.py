@@ -25,15 +25,24 @@ from feeder.produce.handle import WorkerHandle
 from feeder.produce.jobs import Job, Task
 from feeder.produce.ledger import Ledger
 from feeder.produce.messages import (
+    MAX_BUNDLED,
     Kind,
     Message,
+    asked,
     encode,
     encode_open,
-    encode_task,
+    inline_bytes,
     num_packets,
 )
 from feeder.produce.slots import Slab
+from feeder.produce.snapshot import Report
 from feeder.produce.supervise import Supervisor
+
+_BUNDLE, _BUNDLE_NS = 8, 5_000_000
+"""Chunks of a stream that are sent to a worker in one packet, at most, and what these may take.
+
+It costs as much as for one; but what a worker has taken, nobody takes back from it.
+"""
 
 OVERTAKEN = 2
 """Rounds of all workers after which a task that waits behind a slow one is given to another."""
@@ -63,6 +72,7 @@ class Dispatcher:
         self._supervisor = supervisor
         self._starting_over = False
         self._last_code: int | None = None  # of the worker that died last
+        self._bundle = 1  # chunks of a stream in a packet
 
     def start(self) -> None:
         """Starts the workers."""
@@ -115,16 +125,17 @@ class Dispatcher:
         for worker in self._crew.workers.values():
             kept = []
             while (taken := worker.take_back()) is not None:
-                task, packet = taken
-                if task.job.wanted_by() is None:
-                    self._ledger.end(task)
+                tasks, packet = taken
+                if any(task.job.wanted_by() for task in tasks):
+                    kept.append((tasks, packet))
                 else:
-                    kept.append((task, packet))
-            for task, packet in kept:
+                    for task in tasks:
+                        self._ledger.end(task)
+            for tasks, packet in kept:
                 if worker.send(packet):
-                    worker.begin(task)
+                    worker.begin(tasks)
                 else:
-                    self._ledger.put_back([task])
+                    self._ledger.put_back(tasks)
 
     def end(self) -> None:
         """Ends all processes. Idempotent."""
@@ -147,6 +158,7 @@ class Dispatcher:
         alive = [worker for worker in self._crew.workers.values() if worker.pid is not None]
         if not alive:
             return
+        bundles: dict[WorkerHandle, list[Task]] = {}
         waiting: list[Task] = []  # for memory: their sessions' jobs before them will have been used
         while self._ledger.unsent:
             task = self._ledger.unsent.popleft()
@@ -165,11 +177,28 @@ class Dispatcher:
             elif not self._find_slot(task):
                 if not task.job.over:
                     waiting.append(task)
-            elif not self._send(worker, self._cut(task)):
+            elif task.home is not None:
+                bundles.setdefault(worker, []).append(task)
+            elif not self._send(worker, [self._cut(task)]):
                 break
+        for worker, tasks in bundles.items():
+            while tasks and self._send(worker, self._bundled(tasks)):
+                pass
+            waiting += tasks
         self._ledger.put_back(waiting)
         if not self._ledger.unsent:
             self._share(alive)
+
+    def _bundled(self, tasks: list[Task]) -> list[Task]:
+        """Takes the first of some tasks of a stream, as many as go in a packet."""
+        count, size = 0, 0
+        while count < min(self._bundle, len(tasks)):
+            size += inline_bytes(tasks[count].chunk)
+            if count and size > MAX_BUNDLED:
+                break
+            count += 1
+        first, tasks[:] = tasks[:count], tasks[count:]
+        return first
 
     def _may_block(self, task: Task) -> bool:
         """Whether a read of a stream might block, in which the first batch is to be built again."""
@@ -202,11 +231,11 @@ class Dispatcher:
                     return  # they read a stream, each a part of its own
                 if len(busiest.tasks) < 2 or (taken := busiest.take_back()) is None:
                     return
-                task, packet = taken
+                tasks, packet = taken
                 if not idle.send(packet):
-                    self._ledger.put_back([task])
+                    self._ledger.put_back(tasks)
                     return
-                idle.begin(task)
+                idle.begin(tasks)
 
     def _overtake(self, heard: set[WorkerHandle]) -> None:
         """Deals out anew what waits behind a slow task while the others are rounds ahead of it."""
@@ -222,15 +251,16 @@ class Dispatcher:
         unbegun = []
         for worker in workers:
             while (taken := worker.take_back()) is not None:
-                unbegun.append(taken[0])
+                unbegun += taken[0]
         self._ledger.put_back(unbegun)
 
-    def _send(self, worker: WorkerHandle, task: Task) -> bool:
-        packet = encode_task(task.ticket, task.chunk, task.job.slot, self._slab.memory())
-        if worker.send(packet):
-            worker.begin(task)
+    def _send(self, worker: WorkerHandle, tasks: list[Task]) -> bool:
+        slab = self._slab.memory()
+        items = [asked(task.ticket, task.chunk, task.job.slot, slab) for task in tasks]
+        if worker.send(encode(int(Kind.TASK), *items)):
+            worker.begin(tasks)
             return True
-        self._ledger.put_back([task])
+        self._ledger.put_back(tasks)
         return False
 
     def _find_slot(self, task: Task) -> bool:
@@ -250,7 +280,9 @@ class Dispatcher:
             _, ticket, number, new, objects, times, bad, reports, rows = message
             task = self._answered(worker, ticket)
             layout = worker.layout(number, new)
-            built = Built(layout, objects, times, bad, reports, rows)
+            built = Built(layout, objects, times, bad, [Report(*one) for one in reports], rows)
+            if task.home is not None:
+                self._bundle = max(1, min(_BUNDLE, _BUNDLE_NS // max(1, times[5] - times[4])))
             task.job.built[task.chunk.first_row] = built
             self._ledger.end(task)
         elif kind == Kind.NEED:
@@ -267,7 +299,7 @@ class Dispatcher:
             self._ledger.end(task)
         elif kind == Kind.PASSED:
             task = self._answered(worker, message[1])
-            task.job.reports += message[2]
+            task.job.reports += [Report(*report) for report in message[2]]
             self._ledger.end(task)
         elif kind == Kind.ENDED:
             task = self._answered(worker, message[1])
@@ -319,7 +351,7 @@ class Dispatcher:
         """Puts the dead worker's tasks back, first in line; the crew replaces it."""
         unbegun = []
         while (taken := worker.take_back()) is not None:
-            unbegun.append(taken[0])
+            unbegun += taken[0]
         begun = list(worker.tasks)
         worker.tasks.clear()
         self._ledger.put_back([*begun, *unbegun])

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections import deque
+from collections.abc import Iterable
 
 from feeder.produce.jobs import Task
 from feeder.produce.launch import wait_readable
@@ -87,8 +88,8 @@ class WorkerHandle:
             else:
                 return message
 
-    def take_back(self) -> tuple[Task, bytes] | None:
-        """A task that the worker has not begun, with its packet; None where there is none."""
+    def take_back(self) -> tuple[list[Task], bytes] | None:
+        """Tasks that the worker has not begun, with their packet; None where there are none."""
         while True:
             try:
                 packet = self.far.recv(MAX_PACKET, socket.MSG_DONTWAIT)
@@ -98,16 +99,16 @@ class WorkerHandle:
             if message[0] != Kind.TASK:  # a GRANT or OPEN: the worker is waiting for it
                 self.send(packet)
                 return None
-            for task in self.tasks:
-                if task.ticket == message[1]:
-                    self.tasks.remove(task)
-                    return task, packet
+            tickets = {ticket for ticket, *_ in message[1:]}
+            if found := [task for task in self.tasks if task.ticket in tickets]:
+                self.tasks = deque(task for task in self.tasks if task.ticket not in tickets)
+                return found, packet
 
-    def begin(self, task: Task) -> None:
-        """Takes note of a task that was sent to it."""
+    def begin(self, tasks: Iterable[Task]) -> None:
+        """Takes note of tasks that were sent to it."""
         if not self.tasks:
             self.since = time.monotonic()
-        self.tasks.append(task)
+        self.tasks.extend(tasks)
 
     def kill(self) -> None:
         """Kills the process; the zygote tells when it is gone."""

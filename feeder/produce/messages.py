@@ -4,7 +4,7 @@ SOCK_SEQPACKET delivers whole packets, in order, or none; EOF when the other sid
 
 ::
 
-    parent → worker    TASK     ticket, chunk, slot offset, slot capacity
+    parent → worker    TASK     for each of several chunks: ticket, chunk, slot offset, capacity
                        GRANT    slot offset, slot capacity; offset None: give the chunk up
                        OPEN     number, count, data: part of where the lanes asked for are to be
                                 opened; data None: as above
@@ -47,6 +47,9 @@ MAX_PACKET = 64 * 1024
 
 _PART_BYTES = 48 * 1024
 """Bytes of a message in one packet; a longer message travels in parts."""
+
+MAX_BUNDLED = _PART_BYTES
+"""Bytes of chunks that travel in one packet, where there are several."""
 
 _INLINE_BYTES = 16 * 1024
 """A chunk up to this size travels in its packet, a larger one in its slot."""
@@ -114,13 +117,22 @@ def chunk_bytes(chunk: Chunk) -> int:
     return size if size > _INLINE_BYTES and not chunk.is_part else 0
 
 
+def inline_bytes(chunk: Chunk) -> int:
+    """Bytes that the chunk takes in its packet."""
+    return 0 if chunk_bytes(chunk) else _size(chunk)
+
+
 def num_packets(chunk: Chunk) -> int:
     """Least number of parts of a batch that can travel in a packet each."""
     return -(-_size(chunk) // _PART_BYTES)
 
 
-def encode_task(ticket: int, chunk: Chunk, slot: Slot | None, slab: mmap.mmap) -> bytes:
-    """The packet that asks a worker for a chunk; a large one is written into the slot.
+Asked: TypeAlias = tuple[Any, ...]
+"""A chunk that a worker is asked for, in a TASK."""
+
+
+def asked(ticket: int, chunk: Chunk, slot: Slot | None, slab: mmap.mmap) -> Asked:
+    """What a TASK says of a chunk; a large one is written into the slot.
 
     Not a part of a batch: others may be writing to the slot.
     """
@@ -144,20 +156,20 @@ def encode_task(ticket: int, chunk: Chunk, slot: Slot | None, slab: mmap.mmap) -
         given = 0 if chunk.given is None else len(chunk.given)
         masked = chunk.mask is not None
         shape = (len(chunk.indices), masked, spares, chunk.first_row, chunk.part_of, given)
-    return encode(int(Kind.TASK), ticket, chunk.step, shape, parts, offset, capacity)
+    return ticket, chunk.step, shape, parts, offset, capacity
 
 
-def decode_task(
-    message: Message, slab: mmap.mmap, patterns: KeptPatterns[bytes, Pattern]
+def understood(
+    item: Asked, slab: mmap.mmap, patterns: KeptPatterns[bytes, Pattern]
 ) -> tuple[int, Chunk, Slot]:
-    """Ticket, chunk and slot of a TASK.
+    """Ticket, chunk and slot that a TASK speaks of.
 
     Args:
-        message: It.
+        item: What it says of the chunk.
         slab: The slots.
         patterns: Those that came before; few come once.
     """
-    _, ticket, step, shape, parts, offset, capacity = message
+    ticket, step, shape, parts, offset, capacity = item
     slot = Slot(offset, capacity)
     if len(shape) == 3:
         (size, entries), place, how = shape

@@ -24,7 +24,16 @@ from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import START, Failure
 from feeder.produce.given import GivenBuilder, builder_of
 from feeder.produce.layout import Buffer, Layout
-from feeder.produce.messages import MAX_PACKET, Kind, Message, decode, decode_task, encode, post
+from feeder.produce.messages import (
+    MAX_PACKET,
+    Asked,
+    Kind,
+    Message,
+    decode,
+    encode,
+    post,
+    understood,
+)
 from feeder.produce.session import GivenUpError
 from feeder.produce.slots import Slot, map_shared
 from feeder.produce.snapshot import Snapshot
@@ -49,7 +58,7 @@ class Worker:
         self._slab = slab
         self._builder = builder
         self._slot = Slot(0, 0)  # of the batch at hand
-        self._waiting: deque[Message] = deque()  # tasks that came while a GRANT was awaited
+        self._asked: deque[Asked] = deque()
         self._layouts: dict[Layout, int] = {}
         self._patterns: KeptPatterns[bytes, Pattern] = KeptPatterns()
         builder.tell_busy(lambda: self._send(Kind.BUSY))
@@ -61,8 +70,10 @@ class Worker:
             EOFError: It is.
         """
         while True:
-            message = self._waiting.popleft() if self._waiting else self._receive()
-            ticket, chunk, slot = decode_task(message, self._slab, self._patterns)
+            while not self._asked:
+                self._asked.extend(self._receive()[1:])
+            item = self._asked.popleft()
+            ticket, chunk, slot = understood(item, self._slab, self._patterns)
             self._slot = slot
 
             def reserve(num_bytes: int, ticket: int = ticket) -> tuple[Buffer, int]:
@@ -81,7 +92,7 @@ class Worker:
             if isinstance(outcome, Built):
                 self._deliver(ticket, outcome)
             elif isinstance(outcome, Passed):
-                self._send(Kind.PASSED, ticket, outcome.reports)
+                self._send(Kind.PASSED, ticket, [tuple(report) for report in outcome.reports])
             elif isinstance(outcome, Ended):
                 self._send(Kind.ENDED, ticket, *outcome)
             else:
@@ -116,7 +127,7 @@ class Worker:
     def _answer(self, kind: Kind) -> Message:
         """What the parent answers; tasks that come before are kept."""
         while (message := self._receive())[0] != kind:
-            self._waiting.append(message)
+            self._asked.extend(message[1:])
         return message
 
     def _deliver(self, ticket: int, built: Built) -> None:
@@ -133,7 +144,8 @@ class Worker:
 
     def _done(self, ticket: int, built: Built, objects: bytes) -> bytes:
         """The message that says where all is; with the layout, the first time."""
-        rest = (objects, tuple(built.times), built.bad, built.reports, built.rows)
+        reports = [tuple(report) for report in built.reports]
+        rest = (objects, tuple(built.times), built.bad, reports, built.rows)
         number = self._layouts.get(built.layout)
         if number is not None:
             return encode(int(Kind.DONE), ticket, number, None, *rest)

@@ -28,7 +28,7 @@ class Played:
 
     def begin(self) -> int:
         """Takes the next task, and returns its step."""
-        _, self._at, step, *_ = decode(self.handle.far.recv(MAX_PACKET, socket.MSG_DONTWAIT))
+        _, (self._at, step, *_) = decode(self.handle.far.recv(MAX_PACKET, socket.MSG_DONTWAIT))
         return step
 
     def answer(self) -> None:

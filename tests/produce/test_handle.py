@@ -10,7 +10,7 @@ from feeder.plan.chunks import PlannedChunk
 from feeder.produce.crew import Crew
 from feeder.produce.handle import WorkerHandle
 from feeder.produce.jobs import Inbox, Job
-from feeder.produce.messages import Kind, encode, encode_task
+from feeder.produce.messages import Kind, asked, encode
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def filled(worker):
     for ticket in range(10_000):
         rows = np.arange(256)
         job = Job(ticket, PlannedChunk(ticket, rows, rows, None), weakref.ref(inbox))
-        if not worker.send(encode_task(ticket, job.chunk, None, None)):
+        if not worker.send(encode(int(Kind.TASK), asked(ticket, job.chunk, None, None))):
             return
-        worker.begin(*job.begin(itertools.count(ticket)))
+        worker.begin(job.begin(itertools.count(ticket)))
     raise AssertionError("the socket never fills")
 
 
@@ -54,7 +54,7 @@ def test_tasks_that_were_not_begun_are_taken_back_in_order(worker):
     worker.far.recv(65536)  # the worker takes the first
     taken = []
     while (back := worker.take_back()) is not None:
-        taken.append(back[0])
+        taken += back[0]
     assert taken == waiting
     assert list(worker.tasks) == [begun]
 
