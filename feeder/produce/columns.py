@@ -9,8 +9,9 @@ Guarantees:
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,12 @@ _ARRAYS = (np.ndarray, np.generic)
 
 _SMALL_BYTES = 4096
 """Records up to this size are stacked by NumPy, a leaf of all at a time; larger ones one by one."""
+
+
+_JOINED_BYTES = 512
+"""Arrays up to this size are joined as bytes; larger ones by NumPy, without a copy in between."""
+
+_DTYPE = operator.attrgetter("dtype")
 
 
 def as_array(leaf: Any) -> NDArray[Any] | None:
@@ -61,7 +68,8 @@ def _columns(treespec: optree.PyTreeSpec, records: Sequence[Any]) -> list[Sequen
         leaves = [treespec.flatten_up_to(record) for record in records]
         return list(zip(*leaves, strict=True))
     size = treespec.num_children
-    if set(map(type, records)) != {kind} or set(map(len, records)) != {size}:
+    count = len(records)
+    if _count(type, records, kind) != count or _count(len, records, size) != count:
         raise TypeError
     parts: Iterable[Sequence[Any]]
     if kind is dict:
@@ -70,6 +78,11 @@ def _columns(treespec: optree.PyTreeSpec, records: Sequence[Any]) -> list[Sequen
         parts = zip(*records, strict=True)
     children = zip(treespec.children(), parts, strict=True)
     return [column for child, part in children for column in _columns(child, part)]
+
+
+def _count(of: Callable[[Any], Any], column: Sequence[Any], expected: object) -> int:
+    """How many leaves have what is expected; four times as fast as a loop."""
+    return list(map(of, column)).count(expected)
 
 
 def _is_short(leaf: Any) -> bool:
@@ -215,15 +228,21 @@ class Columns:
         """Copies a leaf of all records; False, or an error: some are not as the first record's."""
         expected = self._arrays[number]
         assert expected is not None
-        kinds = set(map(type, column))
-        if len(kinds) > 1:
+        kind, count = type(column[0]), len(column)
+        if _count(type, column, kind) != count:
             return False
         if tensors.is_tensor(column[0]):
-            column, kinds = tuple(map(tensors.as_numpy, column)), {np.ndarray}
-        (kind,) = kinds
+            column, kind = tuple(map(tensors.as_numpy, column)), np.ndarray
         if kind is np.ndarray and expected.ndim:
-            if set(map(len, column)) != {expected.shape[0]}:
+            if _count(len, column, expected.shape[0]) != count:
                 return False
+            if expected.ndim == 1 and expected.nbytes <= _JOINED_BYTES:
+                with contextlib.suppress(ValueError, BufferError):  # not contiguous, or no buffer
+                    data = b"".join(column)
+                    if _count(_DTYPE, column, expected.dtype) != count:
+                        return False
+                    target[places] = np.frombuffer(data, expected.dtype).reshape(count, -1)
+                    return True
             shape = (len(column) * expected.shape[0], *expected.shape[1:])
             if isinstance(places, slice):
                 rows = target[places].reshape(shape, copy=False)

@@ -23,8 +23,10 @@ from feeder.produce.crew import Crew, Death, Heard
 from feeder.produce.failures import START, Failure
 from feeder.produce.handle import WorkerHandle
 from feeder.produce.jobs import Job, Task
+from feeder.produce.layout import Layout
 from feeder.produce.ledger import Ledger
 from feeder.produce.messages import (
+    LAYOUTS_NAMED,
     MAX_BUNDLED,
     Kind,
     Message,
@@ -73,6 +75,7 @@ class Dispatcher:
         self._starting_over = False
         self._last_code: int | None = None  # of the worker that died last
         self._bundle = 1  # chunks of a stream in a packet
+        self._layouts: dict[Layout, Layout] = {}
 
     def start(self) -> None:
         """Starts the workers."""
@@ -279,6 +282,10 @@ class Dispatcher:
         if kind == Kind.DONE:
             _, ticket, number, new, objects, times, bad, reports, rows = message
             task = self._answered(worker, ticket)
+            if new is not None:  # the same object for all workers: a look tells that it is
+                if len(self._layouts) == LAYOUTS_NAMED:
+                    self._layouts.clear()
+                new = self._layouts.setdefault(new, new)
             layout = worker.layout(number, new)
             built = Built(layout, objects, times, bad, [Report(*one) for one in reports], rows)
             if task.home is not None:

@@ -144,7 +144,8 @@ class Job:
         if not self.built:
             return Passed(tuple(self.reports))
         pieces = [self.built[row] for row in sorted(self.built)]
-        if any(piece.layout != pieces[0].layout for piece in pieces):
+        layout = pieces[0].layout
+        if any(piece.layout is not layout and piece.layout != layout for piece in pieces):
             return None
         whole = pieces[0] if len(pieces) == 1 else Built.joined(pieces)
         if self.reports:

@@ -48,6 +48,9 @@ MAX_PACKET = 64 * 1024
 _PART_BYTES = 48 * 1024
 """Bytes of a message in one packet; a longer message travels in parts."""
 
+LAYOUTS_NAMED = 1024
+"""Layouts that a worker gives a number to, so as to send each only once."""
+
 MAX_BUNDLED = _PART_BYTES
 """Bytes of chunks that travel in one packet, where there are several."""
 
