@@ -25,6 +25,7 @@ from feeder.produce.failures import START, Failure
 from feeder.produce.given import GivenBuilder, builder_of
 from feeder.produce.layout import Buffer, Layout
 from feeder.produce.messages import (
+    LAYOUTS_NAMED,
     MAX_PACKET,
     Asked,
     Kind,
@@ -37,9 +38,6 @@ from feeder.produce.messages import (
 from feeder.produce.session import GivenUpError
 from feeder.produce.slots import Slot, map_shared
 from feeder.produce.snapshot import Snapshot
-
-_LAYOUTS_NAMED = 1024
-"""Layouts that a worker gives a number to, so as to send each only once."""
 
 
 class Worker:
@@ -149,7 +147,7 @@ class Worker:
         number = self._layouts.get(built.layout)
         if number is not None:
             return encode(int(Kind.DONE), ticket, number, None, *rest)
-        if len(self._layouts) == _LAYOUTS_NAMED:
+        if len(self._layouts) == LAYOUTS_NAMED:
             self._layouts.clear()
         number = len(self._layouts)
         packet = homing.dumps((int(Kind.DONE), ticket, number, built.layout, *rest))
