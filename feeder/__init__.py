@@ -47,10 +47,11 @@ from feeder.plan.windows import WindowShuffle
 from feeder.produce.bad import BadRecord
 from feeder.produce.info import WorkerInfo, get_worker_info
 from feeder.produce.transforms import Filter, FlatMap, RandomMap
-from feeder.sources import FromCallable, Stream, stream_of
+from feeder.sources.callable import FromCallable
 from feeder.sources.concatenation import concat
 from feeder.sources.mixing import mix
 from feeder.sources.repeating import repeat
+from feeder.sources.stream import Stream, stream_of
 from feeder.sources.subsetting import subset
 from feeder.sources.tokens import TokenWindows
 from feeder.sources.zipping import zip as zip  # noqa: A004 - not in __all__, for `import *`

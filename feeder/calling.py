@@ -18,7 +18,7 @@ from feeder.produce.maps import own
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import Producer
 from feeder.produce.threads import Threads
-from feeder.sources import FromCallable
+from feeder.sources.callable import FromCallable
 
 
 @dataclass(frozen=True, slots=True)

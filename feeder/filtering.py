@@ -16,8 +16,9 @@ import numpy as np
 from feeder import arguments
 from feeder.loader import DataLoader
 from feeder.plan.order import Indices
-from feeder.sources import RandomAccess, index_file
+from feeder.sources import index_file
 from feeder.sources.composed import Composed
+from feeder.sources.protocol import RandomAccess
 from feeder.sources.reading import child_of
 from feeder.sources.subsetting import Table
 

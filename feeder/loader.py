@@ -25,7 +25,9 @@ from feeder.produce.recipe import Recipe
 from feeder.produce.transforms import Filter, FlatMap, RandomMap
 from feeder.production import Production, WorkerType
 from feeder.sample import Sample
-from feeder.sources import FromCallable, RandomAccess, Stream
+from feeder.sources.callable import FromCallable
+from feeder.sources.protocol import RandomAccess
+from feeder.sources.stream import Stream
 from feeder.stages import Stages
 from feeder.streaming import Streaming
 from feeder.version import VERSION

@@ -21,7 +21,7 @@ from feeder.produce.session import Producer
 from feeder.produce.slots import Slab
 from feeder.produce.supervise import Limits
 from feeder.produce.threads import Threads
-from feeder.sources import FromCallable
+from feeder.sources.callable import FromCallable
 
 if TYPE_CHECKING:
     from feeder.place.placer import Placer

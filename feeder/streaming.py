@@ -23,8 +23,8 @@ from feeder.plan.windows import Lanes, WindowShuffle
 from feeder.produce.first_records import sampled
 from feeder.produce.recipe import Recipe
 from feeder.produce.stream_transforms import split
-from feeder.sources import Stream
 from feeder.sources.protocol import fingerprint_of
+from feeder.sources.stream import Stream
 
 _log = logging.getLogger("feeder")
 

@@ -23,7 +23,7 @@ from feeder.monitor import Stats
 from feeder.ordering import Ordering
 from feeder.produce.auto import MOST_WORKERS
 from feeder.produce.cpus import available_cpus
-from feeder.sources import FromCallable
+from feeder.sources.callable import FromCallable
 
 _SECONDS = 10.0
 _ROUNDS = 3

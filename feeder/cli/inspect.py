@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from feeder.cli import images, plan, text
 from feeder.cli.leaves import as_array, is_numeric, named_leaves
 from feeder.cli.subject import Subject, UsageError
-from feeder.sources import FromCallable
+from feeder.sources.callable import FromCallable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

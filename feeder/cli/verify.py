@@ -21,7 +21,7 @@ from feeder.cli.leaves import num_rows
 from feeder.cli.subject import Subject, UsageError
 from feeder.iterator import BatchIterator
 from feeder.loader import DataLoader
-from feeder.sources import FromCallable
+from feeder.sources.callable import FromCallable
 from feeder.stateful import is_stateful
 from feeder.testing import difference, digest, joined
 

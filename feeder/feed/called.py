@@ -35,7 +35,7 @@ from feeder.produce import given
 from feeder.produce.built import Ended, Passed
 from feeder.produce.failures import Failure
 from feeder.produce.session import Outcome, Producer
-from feeder.sources import FromCallable
+from feeder.sources.callable import FromCallable
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from feeder.produce.failures import Failure
 from feeder.produce.session import Outcome, Producer
 from feeder.produce.snapshot import Snapshot
 
-_LEAST_AHEAD, _MOST_AHEAD = 4, 2**20
+_LEAST_AHEAD, _MOST_AHEAD = 2, 2**20
 """Batches asked for ahead after a lane has ended, and some time later."""
 
 _log = logging.getLogger("feeder")
@@ -186,7 +186,7 @@ class StreamFeed:
             if isinstance(outcome, Ended):
                 self._left_out.setdefault(asked.plan.step, []).extend(outcome.bad)
             self._attempt += 1
-            self._most = _LEAST_AHEAD  # other lanes may end soon: what is asked for would be lost
+            self._most = max(_LEAST_AHEAD, min(self._most, self._stages.producer.window) // 2)
             self._rewind(asked.place)
             return None
         assert not isinstance(outcome, Ended | Passed)
@@ -259,7 +259,7 @@ class StreamFeed:
             first = place.epoch * self._stages.planner.num_lanes
             self._totals = {lane: of for lane, of in self._totals.items() if lane >= first}
         self._delivered = place
-        self._most = min(2 * self._most, _MOST_AHEAD)
+        self._most = min(self._most + 1, _MOST_AHEAD)
         self._left_out.pop(fed.chunk.step, None)
         self._snapshots.commit(fed.chunk.step, place.epoch * self._stages.planner.num_lanes)
 

@@ -17,7 +17,9 @@ from feeder.packing.packed import Packed
 from feeder.packing.shards import PackedShards
 from feeder.packing.sizes import STRATEGIES, TOO_LONG, Sizing, Strategy, TooLong
 from feeder.plan.order import permutation
-from feeder.sources import FromCallable, Stream, as_source
+from feeder.sources.callable import FromCallable
+from feeder.sources.protocol import as_source
+from feeder.sources.stream import Stream
 
 WINDOW, STREAM_WINDOW = 65_536, 1024
 """Documents that are packed together; those of a stream are held in memory."""

@@ -12,7 +12,7 @@ from feeder.packing.documents import Form, Leaves, Name, leaves_of
 from feeder.packing.sizes import Sizing
 from feeder.plan.packing import Pieces
 from feeder.produce.shard import Shard
-from feeder.sources import Stream
+from feeder.sources.stream import Stream
 
 Record: TypeAlias = dict[str, Any]
 

@@ -18,7 +18,7 @@ from feeder.errors import StateError
 from feeder.packing.reading import Document, Documents, Mark, Record
 from feeder.packing.sizes import Sizing
 from feeder.plan.packing import PackingPlan, SplitPlan
-from feeder.sources import Stream
+from feeder.sources.stream import Stream
 
 _AT_ONCE = 32
 """Records that are made together: NumPy's calls cost more than what they do for one."""

@@ -31,9 +31,9 @@ from feeder.produce.session import GivenUpError, Locate, from_the_beginning
 from feeder.produce.stream_records import StreamRecords
 from feeder.produce.streams import Streams
 from feeder.produce.unsettled import Taken
-from feeder.sources import RandomAccess, Stream
 from feeder.sources.in_place import Placed, in_place
-from feeder.sources.protocol import offers_list
+from feeder.sources.protocol import RandomAccess, offers_list
+from feeder.sources.stream import Stream
 
 _LAYOUTS_KEPT = 64
 """Layouts remembered; a `collate` that pads to the longest record makes many."""

@@ -12,7 +12,7 @@ from feeder.produce.lane import Lane, LaneEnd
 from feeder.produce.recipe import Recipe
 from feeder.produce.snapshot import Snapshot
 from feeder.produce.stream_transforms import Expansion, split
-from feeder.sources import Stream
+from feeder.sources.stream import Stream
 
 
 class FirstRecords:

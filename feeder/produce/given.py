@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import optree
 
@@ -24,7 +23,7 @@ from feeder.produce.failures import Failure
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import Locate
 from feeder.produce.streams import Streams
-from feeder.sources import FromCallable
+from feeder.sources.callable import FromCallable
 
 
 class _Records:
@@ -113,6 +112,8 @@ def packed(given: Any) -> bytes:
     Raises:
         TypeError: It cannot be pickled.
     """
+    import cloudpickle  # no worker needs it, unless what it unpickles does
+
     try:
         return bytes(cloudpickle.dumps(given, protocol=5))
     except Exception as error:

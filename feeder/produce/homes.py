@@ -17,7 +17,7 @@ from feeder.plan.order import Indices
 from feeder.plan.patterns import Pattern
 from feeder.plan.rotation import cycle_of
 from feeder.produce.recipe import Recipe
-from feeder.sources import Stream
+from feeder.sources.stream import Stream
 
 
 @dataclass(frozen=True, slots=True, eq=False)

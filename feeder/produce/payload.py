@@ -13,7 +13,6 @@ Owner:
 from __future__ import annotations
 
 import io
-import mmap
 import os
 import pickle
 from typing import Any
@@ -74,21 +73,6 @@ def pack(value: object) -> tuple[int, int]:
         os.close(fd)
         raise
     return fd, len(pickled)
-
-
-def unpack(fd: int) -> Any:
-    """The value that `pack` wrote; its large arrays are read-only and shared."""
-    mapping = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
-    memory = memoryview(mapping)
-    end = len(memory) - 16
-    pickled_length = int.from_bytes(memory[end : end + 8], "little")
-    index_length = int.from_bytes(memory[end + 8 :], "little")
-    index_start = end - index_length
-    ranges = pickle.loads(memory[index_start:end])
-    return pickle.loads(
-        memory[index_start - pickled_length : index_start],
-        buffers=[memory[start : start + length] for start, length in ranges],
-    )
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

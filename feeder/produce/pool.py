@@ -35,7 +35,7 @@ from feeder.produce.session import Locate, Outcome
 from feeder.produce.slots import FORKED, Slab
 from feeder.produce.supervise import Limits, Supervisor
 from feeder.produce.workforce import Workforce
-from feeder.sources import FromCallable
+from feeder.sources.callable import FromCallable
 
 SMALL_BYTES = 8 * 2**20
 """Slots that may be used to keep small batches, which cost less than waking a worker, ahead."""

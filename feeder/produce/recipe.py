@@ -12,8 +12,9 @@ from feeder.plan.windows import Lanes
 from feeder.produce.bad import ON_BAD_RECORD, OnBadRecord
 from feeder.produce.info import WorkerInfo, enter
 from feeder.produce.transforms import Filter, FlatMap, OfSource, RandomMap
-from feeder.sources import FromCallable, Source, Stream, as_source
-from feeder.sources.stream import shown, takes
+from feeder.sources.callable import FromCallable
+from feeder.sources.protocol import Source, as_source
+from feeder.sources.stream import Stream, shown, takes
 
 
 @dataclass(frozen=True)

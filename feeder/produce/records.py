@@ -22,8 +22,7 @@ from feeder.produce.clock import Clock
 from feeder.produce.columns import check_rows
 from feeder.produce.maps import MAX_ERROR, Maps, own
 from feeder.produce.transforms import first_place
-from feeder.sources import RandomAccess
-from feeder.sources.protocol import offers_list
+from feeder.sources.protocol import RandomAccess, offers_list
 
 
 class Records:

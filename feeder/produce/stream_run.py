@@ -32,7 +32,7 @@ from feeder.produce.snapshot import Report, Snapshot, report_of
 from feeder.produce.stream_transforms import Expansion, split
 from feeder.produce.turns import Turns
 from feeder.produce.unsettled import Taken, Unsettled
-from feeder.sources import Stream
+from feeder.sources.stream import Stream
 
 _SETTLED_AT_ONCE = 4
 """Chunks of which lanes let go together: it costs as much as for one."""

@@ -17,7 +17,7 @@ from collections import deque
 
 from feeder.plan.kept import KeptPatterns
 from feeder.plan.patterns import Pattern
-from feeder.produce import homing, payload
+from feeder.produce import homing, unpacking
 from feeder.produce.ambient import Ambient
 from feeder.produce.builder import Builder
 from feeder.produce.built import Built, Ended, Passed
@@ -170,7 +170,7 @@ def main(
     """The life of a worker process, from after the fork to its end."""
     with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone: nobody to tell
         try:
-            recipe = payload.unpack(recipe_fd)
+            recipe = unpacking.unpack(recipe_fd)
             recipe.start(worker_id, num_workers)
             worker = Worker(
                 sock, map_shared(slab_fd, 0), builder_of(recipe, Ambient(recipe.seed, alone=True))

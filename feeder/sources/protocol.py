@@ -9,7 +9,6 @@ import numpy as np
 from feeder import tensors
 from feeder.sources.arrays import ArraySource
 from feeder.sources.callable import FromCallable
-from feeder.sources.huggingface import HuggingFace, kind_of
 from feeder.sources.stream import Stream, as_stream
 
 
@@ -79,9 +78,12 @@ def as_source(source: object) -> Source:
         from feeder.sources.tensorstore import TensorStore
 
         return TensorStore(source)
-    if kind_of(source) is not None:
-        found: Source = HuggingFace(source)
-        return found
+    if any(base.__module__.split(".")[0] == "datasets" for base in type(source).__mro__):
+        from feeder.sources.huggingface import HuggingFace, kind_of
+
+        if kind_of(source) is not None:
+            found: Source = HuggingFace(source)
+            return found
     if _has_items(source):
         assert isinstance(source, RandomAccess)
         return source

@@ -7,13 +7,13 @@ import threading
 import numpy as np
 import pytest
 
-from feeder.produce import payload
+from feeder.produce import payload, unpacking
 
 
 def round_trip(value):
     fd, _ = payload.pack(value)
     try:
-        return payload.unpack(fd)
+        return unpacking.unpack(fd)
     finally:
         os.close(fd)
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feeder
-from feeder.produce import payload
+from feeder.produce import payload, unpacking
 from feeder.sources import HDF5, ArrayRecord, Npy, files
 from feeder.sources.kept import Kept
 from feeder.sources.parts import Parts, checked
@@ -34,7 +34,7 @@ def again(source):
     """The source as a worker gets it."""
     fd, _ = payload.pack(source)
     try:
-        return payload.unpack(fd)
+        return unpacking.unpack(fd)
     finally:
         os.close(fd)
 
@@ -222,7 +222,7 @@ def test_a_view_of_a_map_is_mapped_again(tmp_path_factory, first, step, turned, 
     view = view.T if turned else view
     fd, copied = payload.pack({"rows": view, "plain": np.asarray(view)})
     size = os.fstat(fd).st_size
-    result = payload.unpack(fd)
+    result = unpacking.unpack(fd)
     os.close(fd)
     assert max(copied, size) < 1000
     for array in result.values():
@@ -517,5 +517,5 @@ def test_a_file_that_is_replaced_before_a_worker_maps_it_is_an_error(tmp_path):
         "name; make the loader anew"
     )
     with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
-        payload.unpack(pickled)
+        unpacking.unpack(pickled)
     os.close(pickled)
