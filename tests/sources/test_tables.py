@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import feeder
-from feeder.produce import payload
+from feeder.produce import payload, unpacking
 from feeder.sources import Arrow, HuggingFace, Parquet, as_source
 from tests.support import run
 
@@ -35,7 +35,7 @@ def again(source):
     """The source as a worker gets it."""
     fd, _ = payload.pack(source)
     try:
-        return payload.unpack(fd)
+        return unpacking.unpack(fd)
     finally:
         os.close(fd)
 
