@@ -261,6 +261,7 @@ CONTENDERS: dict[str, Callable[[], Turn]] = {
     "feeder, mixed, in process": bind(feeder_flow, num_workers=0),
     "feeder, mixed, threads": bind(feeder_flow, worker_type="thread"),
     "feeder, mixed, block_length=1": bind(feeder_flow, block=1),
+    "feeder, mixed, block_length=8": bind(feeder_flow, block=8),
     OURS_BY_SHARD: bind(feeder_flow, block=BATCH),
     NO_SNAPSHOTS: bind(feeder_flow, snapshot_every=10**9),
     OURS: feeder_flow,

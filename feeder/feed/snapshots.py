@@ -7,6 +7,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import operator
 import pickle
 import threading
 from collections import deque
@@ -15,7 +16,14 @@ from typing import Any
 
 from feeder.errors import StateError
 from feeder.plan.schedule import MAX_POSITIONS
-from feeder.produce.snapshot import Report, Snapshot, rows_of, snapshots_of
+from feeder.produce.snapshot import (
+    Places,
+    Report,
+    Snapshot,
+    places_of,
+    rows_of,
+    snapshots_of,
+)
 
 _MOST_PACKED = 32
 """Reports kept packed; most of them are overtaken by later ones, and never unpacked."""
@@ -32,6 +40,7 @@ class Snapshots:
         self._known = dict(known)
         self._pending: deque[tuple[int, Report]] = deque()  # of batches not delivered
         self._packed: dict[bytes, Report] = {}  # the last of those delivered, by its lanes
+        self._places: dict[bytes, Places] = {}  # as they are packed in reports
         self._first_lane = 0
         self._lock = threading.Lock()
 
@@ -74,22 +83,32 @@ class Snapshots:
             self._unpack()
             return self._known.get(lane, Snapshot())
 
-    def to_json(self, lanes: Sequence[int]) -> list[list[Any]]:
+    def to_json(self, lanes: list[int]) -> list[list[Any]]:
         """The snapshots of some lanes, for a state: JSON-able where the user's own states are."""
         with self._lock:
             known, packed = self._known, list(self._packed.values())
-        found: dict[int, list[Any]] = {}
-        if known:
-            found = {
-                lane: [lane, *one[:-1], None if one.state is None else pickle.loads(one.state)]
-                for lane, one in known.items()
-            }
-        for report in packed:
-            for row in rows_of(report):
-                before = found.get(row[0])
-                if before is None or row[1] >= before[1]:
-                    found[row[0]] = list(row)
+        rows = [row for report in packed for row in rows_of(report, self._places_of(report))]
+        rows.sort(key=operator.itemgetter(0))
+        if [row[0] for row in rows] == lanes:  # most often: all is told with every batch
+            return rows
+        found = {
+            lane: [lane, *one[:-1], None if one.state is None else pickle.loads(one.state)]
+            for lane, one in known.items()
+        }
+        for row in rows:
+            before = found.get(row[0])
+            if before is None or row[1] >= before[1]:
+                found[row[0]] = row
         return [found[lane] for lane in lanes if lane in found]
+
+    def _places_of(self, report: Report) -> Places:
+        """Where the lanes of a report are: the same again and again, as long as shards go on."""
+        places = self._places.get(report.places)
+        if places is None:
+            if len(self._places) > _MOST_PACKED:
+                self._places.clear()
+            places = self._places[report.places] = places_of(report)
+        return places
 
     def _unpack(self) -> None:
         packed, self._packed = self._packed, {}

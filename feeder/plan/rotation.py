@@ -102,8 +102,8 @@ class Phase:
 
     def taken(self, row: int) -> dict[int, int]:
         """Records that each lane alive has given before a row."""
-        counts = self._counts(row) + self._base
-        return {lane: int(counts[lane]) for lane in self.alive}
+        counts = (self._counts(row) + self._base).tolist()
+        return {lane: counts[lane] for lane in self.alive}
 
     def first_end(self, totals: Mapping[int, int]) -> tuple[int, int] | None:
         """The first row that its lane cannot fill, and that lane.

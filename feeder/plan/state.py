@@ -53,14 +53,16 @@ class Saved:
 
 def save(cursor: Cursor, origin: Cursor, identity: Identity) -> dict[str, Any]:
     """The state as a JSON-able dict, below 1 KiB, the same on every process."""
-    state = {
+    state: dict[str, Any] = {
         "version": VERSION,
         "step": cursor.step,
         "position": cursor.position,
         "origin": [origin.step, origin.position],
         "draws": None if cursor.draws is None else dict(cursor.draws),
-        **asdict(identity),
     }
+    for name in identity.__slots__:  # four times as fast as asdict: some save after every step
+        value = getattr(identity, name)
+        state[name] = dict(value) if isinstance(value, dict) else value
     if identity.source is None:
         del state["source"]
     return state

@@ -270,7 +270,7 @@ def to_json(planner: StreamPlanner, place: Place) -> dict[str, Any]:
         "epoch": place.epoch,
         "row": place.row,
         "read": place.read,
-        "lanes": [[lane, taken] for lane, taken in place.phase.taken(place.row).items()],
+        "lanes": list(map(list, place.phase.taken(place.row).items())),
     }
 
 

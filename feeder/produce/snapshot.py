@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 
 class Snapshot(NamedTuple):
@@ -82,8 +82,22 @@ def report_of(told: Sequence[tuple[int, Snapshot]]) -> Report:
     return Report(lanes, pickle.dumps(list(map(tuple, places)), 5), 0, states, is_each=True)
 
 
-def rows_of(report: Report) -> list[tuple[int, int, int, int, int, Any]]:
+Places: TypeAlias = Sequence[tuple[int, int, int, int, int, int]]
+"""`Open` lanes, as plain tuples."""
+
+
+def places_of(report: Report) -> Places:
+    """Where the lanes of a report are."""
+    places: Places = pickle.loads(report.places)
+    return places
+
+
+def rows_of(report: Report, places: Places) -> list[list[Any]]:
     """Lane, offset, item, num_read, read_before and state of each lane of a report.
+
+    Args:
+        report: It.
+        places: What `places_of` says of it, and of others with the same bytes.
 
     Raises:
         Exception: Whatever unpickling a state raises.
@@ -91,25 +105,26 @@ def rows_of(report: Report) -> list[tuple[int, int, int, int, int, Any]]:
     states = pickle.loads(report.states)
     if report.is_each:
         states = [None if state is None else pickle.loads(state) for state in states]
-    return [(*place, state) for place, state in zip(_places(report), states, strict=True)]
+    cycle = report.cycle
+    return [
+        [lane, at := first + cycle * per_cycle, item, at - base, read_before, state]
+        for (lane, first, per_cycle, item, base, read_before), state in zip(
+            places, states, strict=True
+        )
+    ]
 
 
 def snapshots_of(report: Report) -> dict[int, Snapshot]:
     """The snapshots of a report, by lane."""
-    states = pickle.loads(report.states)
-    if not report.is_each:
-        states = [None if state is None else pickle.dumps(state, 5) for state in states]
+    packed = report.is_each
+    rows = rows_of(report._replace(is_each=False), places_of(report))
     return {
-        lane: Snapshot(offset, item, num_read, read_before, state)
-        for (lane, offset, item, num_read, read_before), state in zip(
-            _places(report), states, strict=True
+        lane: Snapshot(
+            offset,
+            item,
+            num_read,
+            read_before,
+            state if packed or state is None else pickle.dumps(state, 5),
         )
+        for lane, offset, item, num_read, read_before, state in rows
     }
-
-
-def _places(report: Report) -> list[tuple[int, int, int, int, int]]:
-    cycle = report.cycle
-    return [
-        (lane, at := first + cycle * per_cycle, item, at - base, read_before)
-        for lane, first, per_cycle, item, base, read_before in pickle.loads(report.places)
-    ]
