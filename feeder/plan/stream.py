@@ -197,7 +197,14 @@ class StreamPlanner:
             else:
                 begin = place = self.start(place.step, place.position + filled, place.epoch + 1)
                 parts, filled = [], 0
-        after = replace(place, step=begin.step + 1, position=begin.position + filled)
+        after = Place(
+            begin.step + 1,
+            begin.position + filled,
+            place.epoch,
+            place.row,
+            place.read,
+            place.phase,
+        )
         return self._made(begin, last_real, parts, self.batch_size, after)
 
     def _made(

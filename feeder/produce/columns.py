@@ -151,7 +151,7 @@ class Columns:
             for leaf in leaves
         ]
         sizes = [array.nbytes for array in self._arrays if array is not None]
-        self.are_small = len(sizes) == len(leaves) and sum(sizes) <= _SMALL_BYTES
+        self.are_small = 0 < len(sizes) == len(leaves) and sum(sizes) <= _SMALL_BYTES
         self.specs = tuple(
             LeafSpec((rows,), None)
             if array is None

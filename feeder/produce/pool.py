@@ -153,7 +153,8 @@ class Pool:
         if isinstance(chunk, StreamChunk):
             assert self._homes is not None
             job.homes = self._homes.split(chunk)
-            job.in_one_piece = not all(fits_packet(part) for _, part in job.homes)
+            if len(job.homes) > 1:
+                job.in_one_piece = not all(fits_packet(part) for _, part in job.homes)
         self._dispatcher.submitted.append(job)
 
     def poll(self) -> None:
