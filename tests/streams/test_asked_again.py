@@ -1,5 +1,6 @@
 """What is asked for ahead, given up, and asked for again: the same batches, each record once."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -11,6 +12,7 @@ import feeder
 from feeder.produce.ambient import Ambient
 from feeder.produce.builder import Builder
 from feeder.produce.inline import build_here
+from feeder.produce.lineup import Lineup
 from feeder.produce.slots import Slab
 from tests.streams.shards import Plain, Stateful
 from tests.support import as_bytes
@@ -143,3 +145,33 @@ def test_batches_are_the_same_however_far_ahead_others_are_built(asked, window, 
             resumed = feeds.open(found[step][0])
             assert [batch for _, batch in delivered(resumed)] == expected[step:]
             resumed.close()
+
+
+@pytest.mark.parametrize("name", ["read", "stop", "report"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_ctrl_c_while_lanes_are_read_loses_and_repeats_nothing(monkeypatch, name, when):
+    asked = {"lengths": [9, 4, 7], "kind": CountedStateful, "cycle_length": 2, "block_length": None}
+    asked |= {"batch_size": 4, "num_epochs": 1, "last_batch": "keep", "snapshot_every": 1}
+    with loader_of({**asked, "shuffle": False}) as loader:
+        expected = [as_bytes(batch) for batch in loader]
+        whole, calls = getattr(Lineup, name), itertools.count()
+
+        def interrupted(lineup, *arguments):
+            is_hit = next(calls) == 1
+            if is_hit and when == "before":
+                raise KeyboardInterrupt
+            found = whole(lineup, *arguments)
+            if is_hit:
+                raise KeyboardInterrupt
+            return found
+
+        monkeypatch.setattr(Lineup, name, interrupted)
+        found, interrupts = [], 0
+        batches = iter(loader)
+        while len(found) < len(expected):
+            try:
+                found.append(as_bytes(next(batches)))
+            except KeyboardInterrupt:
+                interrupts += 1
+        assert interrupts == 1
+        assert found == expected
