@@ -53,6 +53,7 @@ class Lane:
     """Reads the shards of a lane.
 
     Attributes:
+        number: Its number, over all epochs.
         position: The offset up to which it has been read.
         iterator: Gives the record at that offset, and those after it while the shard lasts; None:
             only `take` does.
@@ -98,6 +99,7 @@ class Lane:
         self._stream = stream
         self._lanes = lanes
         self._epoch = epoch
+        self.number = epoch * lanes.num_lanes + number
         self._number = number
         self._shards = lanes.shards(epoch, number).tolist()
         self._window = lanes.window
@@ -169,19 +171,37 @@ class Lane:
             self._first = first
         self._records += records
 
-    def end_shard(self) -> None:
-        """`iterator` gives no more, after the records that are kept."""
-        assert self._shard is not None
-        self.position = self._first + len(self._records)
+    def read_on(self, records: list[Any], count: int) -> None:
+        """Reads so many more records, once `iterator` gives no more, of the shards that follow.
+
+        Raises:
+            LaneEnd: There are not as many.
+            Exception: Whatever user code raises; the lane has failed.
+        """
         self._count()
-        self._next_shard(self._shard)
+        if self._shard is not None:
+            self._next_shard(self._shard)
+        try:
+            while count:
+                before = len(records)
+                try:
+                    self._read_shard(records, count)
+                finally:
+                    found = len(records) - before
+                    self.position += found
+                    count -= found
+        except LaneEnd:
+            raise
+        except BaseException:
+            self._fail()
+            raise
 
     def fail(self, num_read: int) -> None:
         """`iterator` raised, after it gave so many records from `position` on."""
-        assert self._shard is not None
         self.position += num_read
         self._count()
-        self.where = ("read", self._shard.number, self._shard.num_read)
+        if self._shard is not None:
+            self.where = ("read", self._shard.number, self._shard.num_read)
         self._fail()
 
     def forsake(self) -> None:

@@ -90,6 +90,7 @@ class StreamRun:
         # Whether batches have the records as the shards give them.
         self._straight = not self._early and recipe.lanes.window == 1 and key_global is None
         self._lineups: KeptPatterns[tuple[Pattern, int], Lineup] = KeptPatterns()
+        self._changes = 0  # how often lanes have gone on to other shards
         self._reading: Lineup | None = None
         self._unsettled = Unsettled()
         self._settled = 0
@@ -121,12 +122,12 @@ class StreamRun:
         self, chunk: StreamChunk, locate: Locate, clock: Clock, bad: list[BadRecord]
     ) -> Found | Ended:
         records: list[Any] = []
-        taken, begin = Taken(chunk.step, None), 0
+        taken, begin = Taken(chunk.step, {}), 0
         if self._straight:
             lineup = self._lineup(chunk, locate)
             lanes = lineup.lanes
             if self._read_straight(chunk, lineup, records, clock):
-                taken = Taken(chunk.step, None, lineup, chunk.cycle, records)
+                taken = Taken(chunk.step, lineup.switched, lineup, chunk.cycle, records)
             else:
                 begin = lineup.reached
         else:
@@ -168,6 +169,7 @@ class StreamRun:
             self._reading = lineup
         try:
             if lineup.read(cycle, records):
+                self._changes += bool(lineup.switched)
                 return True
         except BaseException:
             self._let_keep(lineup, cycle, records)
@@ -182,7 +184,7 @@ class StreamRun:
         with self._lock:
             self._unsettled.hand_over()
             lineup.stop(cycle, records)
-            self._lineups = KeptPatterns()
+            self._changes += 1
         self._reading = None
 
     def _take(
@@ -287,15 +289,15 @@ class StreamRun:
     def _snapshots(self, chunk: StreamChunk, taken: Taken, lanes: dict[int, Lane]) -> Report:
         lineup = taken.lineup
         if lineup is not None:
-            if lineup.quiet:
+            if lineup.quiet == self._changes:
                 return Report()
             with contextlib.suppress(Exception):  # of which of them? Each is asked by itself
-                if (found := lineup.report(taken.cycle)) is not None:
+                if (found := lineup.report(taken.cycle, self._changes)) is not None:
                     taken.report = found
                     return found
             taken.ends = _ends(chunk)
         told: list[tuple[int, Snapshot]] = []
-        for number, stop in (taken.ends or {}).items():
+        for number, stop in taken.ends.items():
             snapshot = lanes[number].snapshot(stop)
             offset, before = self._told.get(number, (0, -1))
             if snapshot.offset > offset:
@@ -304,7 +306,7 @@ class StreamRun:
                 continue  # what was told with a batch that was given up must be told again
             told.append((number, snapshot))
         if lineup is not None:
-            lineup.quiet = not told
+            lineup.quiet = -1 if told else self._changes
         return report_of(told) if told else Report()
 
     def take_back(self, report: Report) -> None:

@@ -32,7 +32,7 @@ class Taken:
     """
 
     step: int
-    ends: dict[int, int] | None
+    ends: dict[int, int]
     lineup: Lineup | None = None
     cycle: int = 0
     records: list[Any] | Stacked = field(default_factory=list)
@@ -73,5 +73,5 @@ class Unsettled:
         """
         ends: dict[int, int] = {}
         while self._taken and self._taken[0].step < step:
-            ends.update(self._taken.popleft().ends or {})
+            ends.update(self._taken.popleft().ends)
         return ends
