@@ -58,6 +58,7 @@ class Lane:
         iterator: Gives the record at that offset, and those after it while the shard lasts; None:
             only `take` does.
         save: Returns the state of what is open; None: there is none, or `snapshot` must be asked.
+        told: Offset of the last snapshot that was told of it, and the step with which it was first.
         closed: Whether it was closed.
         where: Stage, shard and number of the record at which user code raised.
         replayed: Records read again, for want of a state, to come to where it was opened.
@@ -90,6 +91,7 @@ class Lane:
         key_global: Callable[[int], None] | None = None,
     ) -> None:
         self.position = snapshot.offset
+        self.told = (snapshot.offset, -1)
         self.iterator: Iterator[Any] | None = None
         self.save: Callable[[], Any] | None = None
         self.where: tuple[str, int, int] | None = None

@@ -10,7 +10,6 @@ Owner:
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feeder.plan.chunks import Name, StreamChunk
-from feeder.plan.kept import KeptPatterns
-from feeder.plan.patterns import Pattern, Run
+from feeder.plan.patterns import Run
 from feeder.plan.stream import Total
 from feeder.produce.bad import BadRecord
 from feeder.produce.built import Ended
 from feeder.produce.clock import Clock
 from feeder.produce.lane import Lane, LaneEnd, SettledError
 from feeder.produce.lineup import Lineup
+from feeder.produce.open_lanes import OpenLanes
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import GivenUpError, Locate, from_the_beginning
 from feeder.produce.snapshot import Report, Snapshot, report_of
@@ -58,7 +57,6 @@ class StreamRun:
     """The lanes of one run.
 
     Args:
-        number: Of the run.
         recipe: Whose source is a stream.
         turns: As of `Streams`.
         tell_busy: Called now and then while shards are read again.
@@ -67,7 +65,6 @@ class StreamRun:
 
     def __init__(
         self,
-        number: int,
         recipe: Recipe,
         turns: Turns | None,
         tell_busy: Callable[[], None],
@@ -75,30 +72,27 @@ class StreamRun:
     ) -> None:
         assert isinstance(recipe.source, Stream)
         assert recipe.lanes is not None
-        self._stream = recipe.source
-        self._plan = recipe.lanes
-        self._seed = recipe.seed
         self._skips = recipe.on_bad_record == "skip"
-        self._early, _ = split(recipe.transforms, self._skips)
-        self._number = number
         self._turns = turns
         self._tell_busy = tell_busy
-        self._key_global = key_global
-        self._lanes: dict[int, Lane] = {}
-        # A snapshot may be asked for where the lane has been read on from.
-        self._marks = bool(self._early) and recipe.lanes.window == 1
+        stream, plan, seed, skips = recipe.source, recipe.lanes, recipe.seed, self._skips
+        early, _ = split(recipe.transforms, skips)
+
+        def make(number: int, snapshot: Snapshot, settled: int) -> Lane:
+            expansion = Expansion(early, seed) if early else None
+            place = divmod(number, plan.num_lanes)
+            told = (tell_busy, key_global)
+            return Lane(stream, plan, *place, expansion, skips, snapshot, settled, *told)
+
+        in_order = plan.window == 1
+        self._lanes = OpenLanes(plan.num_lanes, make, turns, marks=bool(early) and in_order)
         # Whether batches have the records as the shards give them.
-        self._straight = not self._early and recipe.lanes.window == 1 and key_global is None
-        self._lineups: KeptPatterns[tuple[Pattern, int], Lineup] = KeptPatterns()
+        self._straight = not early and in_order and key_global is None
         self._changes = 0  # how often lanes have gone on to other shards
         self._reading: Lineup | None = None
         self._unsettled = Unsettled()
         self._settled = 0
         self._ended: dict[int, int] = {}  # up to where the lanes were settled since then
-        # Offset of the last snapshot of each lane, and the step with which it was first told.
-        self._told: dict[int, tuple[int, int]] = {}
-        self._opened: list[Lane] = []
-        self._forsaken: list[Lane] = []  # in which threads are stuck
         self._untold = (0, 0.0)  # records read again, and seconds, of chunks that were given up
         self._lock = threading.Lock()
 
@@ -131,7 +125,7 @@ class StreamRun:
             else:
                 begin = lineup.reached
         else:
-            lanes = self._open(chunk, locate)
+            lanes = self._lanes.of(chunk, locate)
         if taken.lineup is None:
             ended = self._take(chunk, lanes, begin, records, locate, clock, bad)
             if ended is not None:
@@ -150,15 +144,10 @@ class StreamRun:
     def _lineup(self, chunk: StreamChunk, locate: Locate) -> Lineup:
         """The lanes that are read, open."""
         if self._reading is not None:  # Ctrl-C came, and nobody knows how far it was read
-            for number, lane in self._reading.lanes.items():
-                self._drop(number, lane)
+            for lane in self._reading.lanes.values():
+                self._lanes.drop(lane)
             self._reading = None
-        pattern, first_lane = chunk.pattern, chunk.first_lane
-        return self._lineups.get(
-            (pattern, first_lane),
-            lambda: Lineup(pattern, first_lane, self._open(chunk, locate)),
-            len(pattern),
-        )
+        return self._lanes.lineup(chunk, locate)
 
     def _read_straight(
         self, chunk: StreamChunk, lineup: Lineup, records: list[Any], clock: Clock
@@ -242,8 +231,8 @@ class StreamRun:
                 raise GivenUpError  # other threads have read on, and go on with this lane
             # Another thread has closed it, or another process had come further than this one.
             again = locate if lane.closed else from_the_beginning
-            self._drop(number, lane)
-            lanes[number] = self._opened_at({number: first}, chunk, again)[number]
+            self._lanes.drop(lane)
+            lanes[number] = self._lanes.open({number: first}, chunk, again)[number]
             with contextlib.suppress(SettledError):
                 return lanes[number].take(first, stop)
 
@@ -257,7 +246,7 @@ class StreamRun:
         if lane.where is not None:
             at = run.entry + max(0, min(lane.position - first, run.num_records - 1))
             clock.fail(lane.where[0], int(chunk.positions[at]), *lane.where[1:])
-        self._drop(number, lane)
+        self._lanes.drop(lane)
 
     def _tell_unsaved(self, chunk: StreamChunk, lanes: dict[int, Lane], clock: Clock) -> None:
         """Says after which record a state could not be saved, and closes that lane."""
@@ -267,7 +256,7 @@ class StreamRun:
                 lanes_read = chunk.pattern.lanes + chunk.first_lane
                 of = (lanes_read == number) & (chunk.indices == stop - 1)
                 clock.fail("read", int(chunk.positions[of][0]), *lane.where[1:])
-                self._drop(number, lane)
+                self._lanes.drop(lane)
 
     def _report(self, chunk: StreamChunk, taken: Taken, lanes: dict[int, Lane]) -> Report:
         """Where the lanes can be opened after a chunk that was read."""
@@ -275,12 +264,11 @@ class StreamRun:
         report = Report()
         if chunk.snapshot:
             report = self._snapshots(chunk, taken, lanes)
-        replayed, replay_s = self._untold
-        if replayed or self._opened:
+        opened = self._lanes.new()
+        if opened or self._untold[0]:
             with self._lock:
                 replayed, replay_s = self._untold
                 self._untold = (0, 0.0)
-                opened, self._opened = self._opened, []
             replayed += sum(lane.replayed for lane in opened)
             replay_s += sum(lane.replay_s for lane in opened)
             report = report._replace(replayed=replayed, replay_s=replay_s)
@@ -299,9 +287,9 @@ class StreamRun:
         told: list[tuple[int, Snapshot]] = []
         for number, stop in taken.ends.items():
             snapshot = lanes[number].snapshot(stop)
-            offset, before = self._told.get(number, (0, -1))
+            offset, before = lanes[number].told
             if snapshot.offset > offset:
-                self._told[number] = (snapshot.offset, chunk.step)
+                lanes[number].told = (snapshot.offset, chunk.step)
             elif before < chunk.settled or snapshot.offset == 0:
                 continue  # what was told with a batch that was given up must be told again
             told.append((number, snapshot))
@@ -317,85 +305,11 @@ class StreamRun:
 
     def close(self) -> None:
         """Closes all lanes; they are opened again where they are asked for."""
-        for number, lane in list(self._lanes.items()):
-            self._drop(number, lane)
-        for lane in self._forsaken:
-            lane.close()
+        self._lanes.close()
 
     def forsake(self, chunk: StreamChunk) -> None:
-        """The thread that reads a chunk is stuck: others open its lanes again.
-
-        It runs no code of the user's: the lanes are closed with the run.
-        """
-        with self._lock:
-            self._lineups = KeptPatterns()
-            for lane in chunk.pattern.lane_set:
-                number = lane + chunk.first_lane
-                self._told.pop(number, None)
-                if (forsaken := self._lanes.pop(number, None)) is not None:
-                    forsaken.forsake()
-                    self._forsaken.append(forsaken)
-
-    def _open(self, chunk: StreamChunk, locate: Locate) -> dict[int, Lane]:
-        """The lanes that are read, open."""
-        firsts: dict[int, int] = {}
-        for _, lane, first, _, per_cycle in chunk.pattern.runs:
-            firsts.setdefault(lane + chunk.first_lane, first + chunk.cycle * per_cycle)
-        return self._opened_at(firsts, chunk, locate)
-
-    def _opened_at(
-        self, firsts: dict[int, int], chunk: StreamChunk, locate: Locate
-    ) -> dict[int, Lane]:
-        """Opens the lanes that are not open, and closes those of epochs gone by.
-
-        Args:
-            firsts: Offset of the first record that is wanted of each.
-            chunk: For which they are.
-            locate: Says where they are to be opened.
-        """
-        lanes = self._lanes
-        over: list[tuple[int, Lane]] = []
-        with self._lock:
-            oldest = min(firsts) // self._plan.num_lanes - 1
-            for number in [old for old in list(lanes) if old // self._plan.num_lanes < oldest]:
-                self._if_free(
-                    number, chunk, functools.partial(over.append, (number, lanes[number]))
-                )
-            missing = [number for number in firsts if number not in lanes]
-            unknown = [number for number in missing if firsts[number] > 0]
-            begins = dict(zip(unknown, locate(unknown), strict=True)) if unknown else {}
-            for number in missing:
-                snapshot, settled = begins.get(number, (Snapshot(), 0))
-                epoch, of = divmod(number, self._plan.num_lanes)
-                lanes[number] = Lane(
-                    self._stream,
-                    self._plan,
-                    epoch,
-                    of,
-                    Expansion(self._early, self._seed) if self._early else None,
-                    self._skips,
-                    snapshot,
-                    settled,
-                    self._tell_busy,
-                    self._key_global,
-                )
-                self._told[number] = (snapshot.offset, -1)
-                self._opened.append(lanes[number])
-            found = {number: lanes[number] for number in firsts}
-        for number, lane in over:
-            self._drop(number, lane)
-        if self._marks:
-            for number, offset in firsts.items():
-                found[number].mark(offset)
-        return found
-
-    def _drop(self, number: int, lane: Lane) -> None:
-        """Closes a lane, which may have been opened anew meanwhile."""
-        if self._lanes.get(number) is lane:
-            del self._lanes[number]
-            self._told.pop(number, None)
-            self._lineups = KeptPatterns()
-        lane.close()
+        """The thread that reads a chunk is stuck: others open its lanes again."""
+        self._lanes.forsake(chunk)
 
     def _settle(self, chunk: StreamChunk) -> None:
         """Lets go of what was read for batches that were delivered."""
@@ -405,18 +319,7 @@ class StreamRun:
                 return
             self._settled = chunk.settled
             ended, self._ended = self._ended, {}
-            for number, stop in ended.items():
-                if number in self._lanes:
-                    self._if_free(
-                        number, chunk, functools.partial(self._lanes[number].settle, stop)
-                    )
-
-    def _if_free(self, number: int, chunk: StreamChunk, do: Callable[[], object]) -> None:
-        """Does something with a lane, unless another thread than that of a chunk is at it."""
-        if self._turns is None:
-            do()
-        else:
-            self._turns.if_free(self._number, number, chunk, do)
+        self._lanes.settle(ended, chunk)
 
     def _tell_bad(
         self,

@@ -48,9 +48,7 @@ class Streams:
                     self._runs.pop(number).close()
             run = self._runs.get(chunk.run)
             if run is None:
-                run = StreamRun(
-                    chunk.run, self._recipe, self._turns, self._tell_busy, self._key_global
-                )
+                run = StreamRun(self._recipe, self._turns, self._tell_busy, self._key_global)
                 self._runs[chunk.run] = run
             return run
 
