@@ -194,3 +194,26 @@ def test_the_draws_are_pinned():
     batch = feeder.DataLoader(rows(24), 3, seed=7, transforms=[from_both]).batch(2)
     assert batch["a"].tolist() == [0.550968299338221, 0.6769372475133563, 0.24049283248763642]
     assert batch["b"].tolist() == [0.6358244646640764, 0.41932026398194944, 0.5756543630535225]
+
+
+class Looked:
+    """A source that looks at the generators, and draws from copies."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        python, copied = random.Random(), np.random.RandomState()
+        python.setstate(random.getstate())
+        copied.set_state(np.random.get_state())
+        return {"python": python.random(), "numpy": copied.random_sample()}
+
+
+def test_code_that_only_looks_finds_the_same_state_for_every_batch():
+    expected = None
+    for workers in (0, 1, 2):
+        with feeder.DataLoader(Looked(), 4, num_workers=workers) as loader:
+            found = [(batch["python"].tolist(), batch["numpy"].tolist()) for batch in loader]
+        assert all(batch == found[0] for batch in found)
+        expected = expected or found
+        assert found == expected

@@ -89,17 +89,13 @@ class Snapshots:
             known, packed = self._known, list(self._packed.values())
         rows = [row for report in packed for row in rows_of(report, self._places_of(report))]
         rows.sort(key=operator.itemgetter(0))
-        if [row[0] for row in rows] == lanes:  # most often: all is told with every batch
-            return rows
-        found = {
-            lane: [lane, *one[:-1], None if one.state is None else pickle.loads(one.state)]
-            for lane, one in known.items()
-        }
-        for row in rows:
-            before = found.get(row[0])
-            if before is None or row[1] >= before[1]:
-                found[row[0]] = row
-        return [found[lane] for lane in lanes if lane in found]
+        if [row[0] for row in rows] != lanes:  # most often, all is told with every batch
+            found = {lane: (lane, *one) for lane, one in known.items()}
+            for row in rows:
+                if row[1] >= found.get(row[0], row)[1]:
+                    found[row[0]] = row
+            rows = [found[lane] for lane in lanes if lane in found]
+        return [[*place, None if state is None else pickle.loads(state)] for *place, state in rows]
 
     def _places_of(self, report: Report) -> Places:
         """Where the lanes of a report are: the same again and again, as long as shards go on."""

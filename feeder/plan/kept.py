@@ -11,6 +11,9 @@ V = TypeVar("V")
 _MOST_ENTRIES = 2**17
 """Of all that is remembered; an entry takes 40 to 250 bytes."""
 
+_ENTRIES_EACH = 32
+"""What a value takes whatever its size, as so many entries."""
+
 
 class KeptPatterns(Generic[K, V]):
     """Values by key; all are forgotten once they are too large together."""
@@ -30,6 +33,7 @@ class KeptPatterns(Generic[K, V]):
         value = self._found.get(key)
         if value is None:
             value = make()
+            entries += _ENTRIES_EACH
             if self._entries + entries > _MOST_ENTRIES:
                 self._found.clear()
                 self._entries = 0

@@ -9,7 +9,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -28,12 +27,6 @@ _ARRAYS = (np.ndarray, np.generic)
 
 _SMALL_BYTES = 4096
 """Records up to this size are stacked by NumPy, a leaf of all at a time; larger ones one by one."""
-
-
-_JOINED_BYTES = 512
-"""Arrays up to this size are joined as bytes; larger ones by NumPy, without a copy in between."""
-
-_DTYPE = operator.attrgetter("dtype")
 
 
 def as_array(leaf: Any) -> NDArray[Any] | None:
@@ -228,13 +221,6 @@ class Columns:
         if kind is np.ndarray and expected.ndim:
             if _count(len, column, expected.shape[0]) != count:
                 return False
-            if expected.ndim == 1 and expected.nbytes <= _JOINED_BYTES:
-                with contextlib.suppress(ValueError, BufferError):  # not contiguous, or no buffer
-                    data = b"".join(column)
-                    if _count(_DTYPE, column, expected.dtype) != count:
-                        return False
-                    target[places] = np.frombuffer(data, expected.dtype).reshape(count, -1)
-                    return True
             shape = (len(column) * expected.shape[0], *expected.shape[1:])
             if isinstance(places, slice):
                 rows = target[places].reshape(shape, copy=False)

@@ -2,7 +2,9 @@
 
 Where several batches are read from lanes of their own, as with a large ``block_length``, each such
 group of lanes has a worker, which builds whole batches. Else neighbouring lanes share a worker, and
-the workers share every batch.
+the workers share every batch; where it must be built by one of them, that one reads all lanes. Once
+lanes of a group have ended, others fill their rows: a worker that builds whole batches then reads
+those along, beside the one whose lanes they are.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class Homes:
         cycle = cycle_of(len(lanes), recipe.source.block_length, recipe.lanes.batch_rows)
         groups = np.searchsorted(cycle, lanes) // recipe.lanes.batch_rows
         num_groups = int(groups[-1]) + 1
+        if whole and _mix(groups[cycle], recipe.lanes.batch_rows):
+            return cls(np.zeros_like(lanes), whole)
         if whole or num_groups >= num_workers:
             return cls(groups % num_workers, whole)
         return cls(lanes * num_workers // len(lanes), whole)
@@ -60,3 +64,11 @@ class Homes:
         if self.whole or (of == of[0]).all():
             return [(int(of[0]), pattern)]
         return [(worker, pattern.of(of == worker)) for worker in np.unique(of).tolist()]
+
+
+def _mix(groups: Indices, batch_rows: int) -> bool:
+    """Whether some batch has lanes of several groups, before any lane ends."""
+    if len(groups) % batch_rows:
+        return True
+    batches = groups.reshape(-1, batch_rows)
+    return bool((batches != batches[:, :1]).any())

@@ -57,7 +57,8 @@ class Lane:
         position: The offset up to which it has been read.
         iterator: Gives the record at that offset, and those after it while the shard lasts; None:
             only `take` does.
-        save: Returns the state of what is open; None: there is none, or `snapshot` must be asked.
+        save: Returns the state of what is open, pickled; None: there is none, or `snapshot` must be
+            asked.
         told: Offset of the last snapshot that was told of it, and the step with which it was first.
         closed: Whether it was closed.
         where: Stage, shard and number of the record at which user code raised.
@@ -93,7 +94,7 @@ class Lane:
         self.position = snapshot.offset
         self.told = (snapshot.offset, -1)
         self.iterator: Iterator[Any] | None = None
-        self.save: Callable[[], Any] | None = None
+        self.save: Callable[[], bytes | None] | None = None
         self.where: tuple[str, int, int] | None = None
         self.closed = False
         self.replayed = 0
@@ -408,7 +409,7 @@ class Lane:
         self._base = offset - shard.num_read
         if self._as_read and self._key_global is None:
             self.iterator = shard.iterator
-            self.save = shard.save
+            self.save = shard.state if shard.is_stateful else None
         self._names.begin(offset, (record_key(self._key, shard.num_read), number, shard.num_read))
         if self._marks_shards and offset > self._marks[-1].offset:
             self._marks.append(Snapshot(offset, self._item, 0, self._read_before))

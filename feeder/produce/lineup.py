@@ -48,7 +48,7 @@ class Lineup:
             for run in pattern.runs
         }
         self._changes = -1  # when what follows was found out
-        self._saves: list[Callable[[], Any]] = []
+        self._saves: list[Callable[[], bytes | None]] = []
         self._told = (b"", b"")
 
     def read(self, cycle: int, records: list[Any]) -> bool:
@@ -146,7 +146,7 @@ class Lineup:
             changes: How often lanes of the run have gone on to other shards.
 
         Raises:
-            Exception: Whatever saving a state raises, or pickling it.
+            Exception: Whatever saving a state raises, or pickling it; its lane has failed.
         """
         if changes != self._changes:
             self._changes = changes
@@ -159,4 +159,11 @@ class Lineup:
             self._told = (pickle.dumps(list(self.lanes), 5), pickle.dumps(places, 5))
         if not self._saves:
             return None
-        return Report(*self._told, cycle, pickle.dumps([save() for save in self._saves], 5))
+        states: list[bytes | None] = []
+        try:
+            for save in self._saves:
+                states.append(save())  # noqa: PERF401 - that of which lane raises?
+        except BaseException:
+            list(self.lanes.values())[len(states)].fail(0)
+            raise
+        return Report(*self._told, cycle, pickle.dumps(states, 5))

@@ -16,10 +16,13 @@ while the user computes.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 
 from feeder.errors import ClosedError
@@ -131,12 +134,8 @@ class Pool:
 
     def start(self) -> None:
         """Starts the workers: they load the recipe while the user sets up the rest."""
-        if os.getpid() == self._pid and self._take_turn():
-            try:
-                if not self._closed:
-                    self._dispatcher.start()
-            finally:
-                self._end_turn()
+        if os.getpid() == self._pid:
+            self._in_turn(self._start)
 
     def session(self, locate: Locate | None = None) -> PoolSession:
         """Opens a session.
@@ -159,11 +158,7 @@ class Pool:
 
     def poll(self) -> None:
         """Sends and hears what can be sent and heard at once."""
-        if self._take_turn():
-            try:
-                self._step(0)
-            finally:
-                self._end_turn()
+        self._in_turn(functools.partial(self._step, 0))
 
     def wait(self, inbox: Inbox) -> None:
         """Waits until there is something in the inbox, whose owner has asked for something.
@@ -174,31 +169,30 @@ class Pool:
         self._check_own()
         inbox.awaited = True
         try:
-            if self._await_turn(inbox):
-                try:
-                    self._pump(inbox)
-                finally:
-                    self._end_turn()
+            while not self._in_turn(functools.partial(self._pump, inbox)):
+                if not self._await_turn(inbox):
+                    return
         finally:
             inbox.awaited = False
 
     def _await_turn(self, inbox: Inbox) -> bool:
-        """Waits to become the pumper; False where the pumper has filled the inbox before."""
+        """Waits until the pumper has changed; False where it has filled the inbox."""
         with self._turn:
-            while not self._take_turn():
-                if inbox.arrived:
-                    return False
-                self._check_open(inbox)
-                if self._pumper == threading.get_ident():
-                    raise RuntimeError("next() was called by a signal handler that interrupted it")
-                # Counted first: the pumper, woken to send our jobs, then tells of what it got.
-                self._waiting += 1
-                try:
-                    self._crew.wake()
-                    self._turn.wait()
-                finally:
-                    self._waiting -= 1
-        return True
+            if self._pumper is None:
+                return True
+            if inbox.arrived:
+                return False
+            self._check_open(inbox)
+            if self._is_pumper():
+                raise RuntimeError("next() was called by a signal handler that interrupted it")
+            # Counted first: the pumper, woken to send our jobs, then tells of what it got.
+            self._waiting += 1
+            try:
+                self._crew.wake()
+                self._turn.wait()
+            finally:
+                self._waiting -= 1
+            return True
 
     def _pump(self, inbox: Inbox) -> None:
         """Moves things on, for all, until there is something in the inbox."""
@@ -215,12 +209,7 @@ class Pool:
         inbox.arrived = []
         if os.getpid() != self._pid:
             return
-        if self._take_turn():
-            try:
-                self._dispatcher.drop_unwanted()
-            finally:
-                self._end_turn()
-        else:
+        if not self._in_turn(self._dispatcher.drop_unwanted):
             self._crew.wake()
 
     def close(self) -> None:
@@ -229,20 +218,49 @@ class Pool:
             return
         with self._turn:
             self._closed = True
-            if self._pumper is None:
+            if self._pumper is None or (self._is_pumper() and not self._turns_going_on()):
                 self._end()
                 return
             self._crew.wake()
-            while self._pumper != threading.get_ident() and not self._ended:
+            while not self._is_pumper() and not self._ended:
                 self._turn.wait()
+
+    def _in_turn(self, do: Callable[[], None]) -> bool:
+        """Does something as the pumper; False where there is one."""
+        begun = False
+        if not self._take_turn():
+            return begun
+        try:
+            begun = True  # for `_turns_going_on`
+            do()
+        finally:
+            self._end_turn()
+        return begun
 
     def _take_turn(self) -> bool:
         """Makes this thread the pumper; False where there is one."""
         with self._turn:
-            if self._pumper is not None:
+            if self._pumper is not None and (self._turns_going_on() or not self._is_pumper()):
                 return False
             self._pumper = threading.get_ident()
             return True
+
+    def _is_pumper(self) -> bool:
+        return self._pumper == threading.get_ident()
+
+    def _turns_going_on(self) -> int:
+        """How many turns of this thread are on its stack, beside one that is about to begin.
+
+        Ctrl-C may come between any two instructions, around the ``try`` of `_in_turn` too: then
+        this thread is said to be the pumper, and has no turn. A turn that a signal handler has
+        interrupted is still on the stack below it.
+        """
+        turns, frame = 0, inspect.currentframe()
+        while frame is not None:
+            if frame.f_code is _TURN and frame.f_locals["self"] is self:
+                turns += frame.f_locals["begun"]
+            frame = frame.f_back
+        return turns
 
     def _end_turn(self) -> None:
         with self._turn:
@@ -259,6 +277,10 @@ class Pool:
             os.close(self._recipe_fd)
             self._ended = True
             self._turn.notify_all()
+
+    def _start(self) -> None:
+        if not self._closed:
+            self._dispatcher.start()
 
     def _step(self, timeout_s: float) -> None:
         if self._closed:
@@ -316,6 +338,9 @@ class PoolSession:
     def close(self) -> None:
         """Gives up all that was asked for and not taken."""
         self._pool.abandon(self._inbox)
+
+
+_TURN = Pool._in_turn.__code__
 
 
 def _stays_here(_batch_size: int) -> None:

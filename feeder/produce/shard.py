@@ -30,7 +30,6 @@ class Shard:
         number: Its number in the stream.
         num_read: Records read of it.
         iterator: The user's; who reads from it sees to `num_read`.
-        save: Returns what the iterator says of itself; None: it has no state.
 
     Args:
         stream: Whose shard it is.
@@ -63,19 +62,19 @@ class Shard:
         if stateful.saver(owner) is None and stateful.saver(opened) is not None:
             owner = opened
         load = stateful.loader(owner)
-        self.save = stateful.saver(owner)
+        self._save = stateful.saver(owner)
         if load is None and not stream.opens_at_state:
-            self.save = None  # it could be saved, and not restored
-        if state is None or self.save is None:
+            self._save = None  # it could be saved, and not restored
+        if state is None or self._save is None:
             return
         if load is not None:
             load(pickle.loads(state))  # its own: `open` may have kept the other
             if owner is opened and owner is not self.iterator:
                 self.iterator = iter(opened)  # it begins where the state says
-        elif not _equal(self.save(), pickle.loads(state)):
+        elif not _equal(self._save(), pickle.loads(state)):
             raise StreamError(
                 f"`open` must begin at the state that it is given, got {loaded!r} for shard "
-                f"{number} and an iterator whose state is {self.save()!r}; let open(shard, epoch, "
+                f"{number} and an iterator whose state is {self._save()!r}; let open(shard, epoch, "
                 "state) begin there, or give the iterator load_state_dict() or set_state()",
                 epoch=epoch,
             )
@@ -84,7 +83,7 @@ class Shard:
     @property
     def is_stateful(self) -> bool:
         """Whether it can be opened again where it is, without reading all before it."""
-        return self.save is not None
+        return self._save is not None
 
     def state(self) -> bytes | None:
         """What the iterator says of itself now, pickled: it may change what it returned.
@@ -94,7 +93,7 @@ class Shard:
         Raises:
             Exception: Whatever the iterator raises, or pickling what it returned.
         """
-        saved = None if self.save is None else self.save()
+        saved = None if self._save is None else self._save()
         if saved is None:
             return None
         try:

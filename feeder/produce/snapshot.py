@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 
 class Snapshot(NamedTuple):
@@ -56,8 +56,7 @@ class Report(NamedTuple):
         lanes: Which lanes it tells of, as bytes; empty where there are none.
         places: Where they are: pickled list of `Open`; the same bytes as long as shards go on.
         cycle: How many cycles later than those say.
-        states: Pickled list of what the iterators said; of pickled ones, where `is_each`.
-        is_each: Whether each of the states was pickled by itself.
+        states: Pickled list of what the iterators said, each pickled by itself; None: nothing.
         replayed: Records that were read again to come to where a lane had to be opened.
         replay_s: Seconds that this took.
     """
@@ -66,7 +65,6 @@ class Report(NamedTuple):
     places: bytes = b""
     cycle: int = 0
     states: bytes = b""
-    is_each: bool = False
     replayed: int = 0
     replay_s: float = 0.0
 
@@ -79,7 +77,7 @@ def report_of(told: Sequence[tuple[int, Snapshot]]) -> Report:
     ]
     lanes = pickle.dumps([lane for lane, _ in told], 5)
     states = pickle.dumps([one.state for _, one in told], 5)
-    return Report(lanes, pickle.dumps(list(map(tuple, places)), 5), 0, states, is_each=True)
+    return Report(lanes, pickle.dumps(list(map(tuple, places)), 5), 0, states)
 
 
 Places: TypeAlias = Sequence[tuple[int, int, int, int, int, int]]
@@ -92,39 +90,25 @@ def places_of(report: Report) -> Places:
     return places
 
 
-def rows_of(report: Report, places: Places) -> list[list[Any]]:
+def rows_of(report: Report, places: Places) -> list[tuple[int, int, int, int, int, bytes | None]]:
     """Lane, offset, item, num_read, read_before and state of each lane of a report.
 
     Args:
         report: It.
         places: What `places_of` says of it, and of others with the same bytes.
-
-    Raises:
-        Exception: Whatever unpickling a state raises.
     """
-    states = pickle.loads(report.states)
-    if report.is_each:
-        states = [None if state is None else pickle.loads(state) for state in states]
     cycle = report.cycle
     return [
-        [lane, at := first + cycle * per_cycle, item, at - base, read_before, state]
+        (lane, at := first + cycle * per_cycle, item, at - base, read_before, state)
         for (lane, first, per_cycle, item, base, read_before), state in zip(
-            places, states, strict=True
+            places, pickle.loads(report.states), strict=True
         )
     ]
 
 
 def snapshots_of(report: Report) -> dict[int, Snapshot]:
     """The snapshots of a report, by lane."""
-    packed = report.is_each
-    rows = rows_of(report._replace(is_each=False), places_of(report))
     return {
-        lane: Snapshot(
-            offset,
-            item,
-            num_read,
-            read_before,
-            state if packed or state is None else pickle.dumps(state, 5),
-        )
-        for lane, offset, item, num_read, read_before, state in rows
+        lane: Snapshot(offset, item, num_read, read_before, state)
+        for lane, offset, item, num_read, read_before, state in rows_of(report, places_of(report))
     }

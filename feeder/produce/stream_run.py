@@ -279,10 +279,9 @@ class StreamRun:
         if lineup is not None:
             if lineup.quiet == self._changes:
                 return Report()
-            with contextlib.suppress(Exception):  # of which of them? Each is asked by itself
-                if (found := lineup.report(taken.cycle, self._changes)) is not None:
-                    taken.report = found
-                    return found
+            taken.report = lineup.report(taken.cycle, self._changes)
+            if taken.report is not None:
+                return taken.report
             taken.ends = _ends(chunk)
         told: list[tuple[int, Snapshot]] = []
         for number, stop in taken.ends.items():

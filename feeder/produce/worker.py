@@ -172,9 +172,7 @@ def main(
         try:
             recipe = unpacking.unpack(recipe_fd)
             recipe.start(worker_id, num_workers)
-            worker = Worker(
-                sock, map_shared(slab_fd, 0), builder_of(recipe, Ambient(recipe.seed, alone=True))
-            )
+            worker = Worker(sock, map_shared(slab_fd, 0), builder_of(recipe, Ambient(recipe.seed)))
         except (Exception, SystemExit) as error:
             post(sock, encode(int(Kind.BROKEN), Failure.of(error, START, None).packed()))
             return

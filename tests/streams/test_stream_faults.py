@@ -594,3 +594,21 @@ def test_a_thread_whose_chunk_was_given_to_others_reads_nothing_more():
         Builder(recipe, None, streams).build(chunks[0], lambda size: (bytearray(size), 0))
     assert opened == [0]
     assert not turns.has(chunks[0])
+
+
+@pytest.mark.parametrize("odd", [[[3, 4], [5, 6]], [[3], [4]]])
+@pytest.mark.parametrize("place", [1, 3])
+def test_small_arrays_of_other_dimensions_are_never_taken_for_rows(odd, place):
+    def shard(number, epoch, state):
+        for at in range(4):
+            yield np.array(odd if at == place else [at, at])
+
+    with feeder.DataLoader(feeder.Stream(shard), 4) as loader:
+        with pytest.raises(feeder.RecordMismatchError, match="must have the same shape"):
+            next(iter(loader))
+
+
+def test_records_without_leaves_are_none_the_less_records():
+    source = feeder.Stream(lambda shard, epoch, state: iter([{}] * (5 + shard)), 3)
+    for workers in WORKERS[:3]:
+        assert len(run(source, 2, last_batch="keep", **workers)) == 9

@@ -327,3 +327,49 @@ def test_a_data_set_with_a_state_is_saved_in_the_workers(workers):
                 batches.set_state(state)
                 assert list(map(as_bytes, batches)) == expected[5:]
     assert (source.number, source.epochs) == (0, [])
+
+
+SHARED = {}
+
+
+class Shared(Stateful):
+    """One of several that return the same object."""
+
+    def state_dict(self):
+        SHARED.update(number=self.number, shard=self.shard)
+        return SHARED
+
+
+@each_of()
+def test_iterators_may_return_the_same_object_and_change_it(workers):
+    with feeder.DataLoader(stream(kind=Shared), 4, **workers) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        saved = batches.get_state()
+        told = {entry[0]: entry[-1]["shard"] for entry in saved["draws"]["shards"] if entry[-1]}
+        assert all(lane == shard for lane, shard in told.items())
+        rest = [as_bytes(batch) for batch in batches]
+        other = iter(loader)
+        other.set_state(saved)
+        assert [as_bytes(batch) for batch in other] == rest
+
+
+class Leaving(Stateful):
+    """One whose state ends the program, once, in the third shard."""
+
+    left = False
+
+    def state_dict(self):
+        if self.shard == 3 and self.number == 2 and not self.left:
+            self.left = True
+            raise SystemExit(3)
+        return super().state_dict()
+
+
+@each_of()
+def test_a_state_that_ends_the_program_is_an_error_of_its_record(workers):
+    with feeder.DataLoader(stream([8] * 4, Leaving), 8, **workers) as loader:
+        with pytest.raises(SystemExit) as caught:
+            next(iter(loader))
+    assert "at record 2 of shard 3" in str(caught.value.__cause__)
