@@ -111,17 +111,26 @@ class Stacked:
     Args:
         treespec: Structure of a record.
         columns: The leaves, a row for each record.
+        are_python: Which of them were Python's own numbers, and are again: in a batch with others
+            like them, they can be stacked leaf by leaf.
     """
 
-    __slots__ = ("_columns", "_treespec")
+    __slots__ = ("_are_python", "_columns", "_treespec")
 
-    def __init__(self, treespec: optree.PyTreeSpec, columns: list[NDArray[Any]]) -> None:
+    def __init__(
+        self, treespec: optree.PyTreeSpec, columns: list[NDArray[Any]], are_python: list[bool]
+    ) -> None:
         self._treespec = treespec
         self._columns = columns
+        self._are_python = are_python
 
     def records(self) -> list[Any]:
-        """Them; what were Python's own numbers are NumPy's now, of the same dtype."""
-        return [self._treespec.unflatten(row) for row in zip(*self._columns, strict=True)]
+        """Them."""
+        leaves = [
+            column.tolist() if is_python else column
+            for column, is_python in zip(self._columns, self._are_python, strict=True)
+        ]
+        return [self._treespec.unflatten(row) for row in zip(*leaves, strict=True)]
 
 
 class Columns:
@@ -205,7 +214,7 @@ class Columns:
             target[places].copy() if isinstance(places, slice) else target[places]
             for target, _ in zip(targets, self.specs, strict=False)  # a mask may follow
         ]
-        return Stacked(self.treespec, columns)
+        return Stacked(self.treespec, columns, [kind is not None for kind in self._scalars])
 
     def _stacked(
         self, number: int, column: Sequence[Any], target: NDArray[Any], places: slice | Indices
