@@ -3,8 +3,8 @@
 The rooms, from what is asked for down to the processes::
 
     recipe      what a worker must know: source, transforms, collate
-    builder     builds a batch by it: records → columns → layout, in a slot; clock, ambient, bad,
-                failures say what else there is to say of it
+    builder     builds a batch by it: records → filling → columns → layout, in a slot; clock,
+                ambient, bad, failures say what else there is to say of it
     streams     the runs that a process has open of a stream; stream_run reads the chunks of one:
                 a lineup goes straight through its lanes, unsettled remembers what was read, a lane
                 takes what is not so plain from its shards; snapshot says where to open it again

@@ -17,9 +17,10 @@ from feeder.errors import StreamError
 from feeder.plan.chunks import Chunk, PlannedChunk
 from feeder.plan.order import Indices
 from feeder.produce.ambient import Ambient
-from feeder.produce.builder import Builder, Reserve
+from feeder.produce.builder import Builder
 from feeder.produce.built import Built, Ended, Passed
 from feeder.produce.failures import Failure
+from feeder.produce.filling import Reserve
 from feeder.produce.recipe import Recipe
 from feeder.produce.session import Locate
 from feeder.produce.streams import Streams
