@@ -123,7 +123,7 @@ def loader_of(asked):
 
 
 @pytest.mark.filterwarnings("ignore:.* records of the stream were read again")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(streams(), st.integers(1, 12), st.lists(st.integers(1, 12), min_size=1), st.data())
 def test_batches_are_the_same_however_far_ahead_others_are_built(asked, window, counts, data):
     with loader_of(asked) as loader:
