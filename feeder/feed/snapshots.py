@@ -59,8 +59,7 @@ class Snapshots:
         with self._lock:
             while self._pending and self._pending[0][0] <= step:
                 report = self._pending.popleft()[1]
-                self._packed.pop(report.lanes, None)
-                self._packed[report.lanes] = report  # the last one
+                self._packed[report.lanes] = report
             if first_lane > self._first_lane or len(self._packed) > _MOST_PACKED:
                 self._first_lane = first_lane
                 self._unpack()

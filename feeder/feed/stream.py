@@ -38,7 +38,7 @@ from feeder.produce.session import Outcome, Producer
 from feeder.produce.snapshot import Snapshot
 
 _LEAST_AHEAD, _MOST_AHEAD = 2, 2**20
-"""Batches asked for ahead after a lane has ended, and some time later."""
+"""Fewest batches asked for ahead while lanes end, and most of them where none does."""
 
 _log = logging.getLogger("feeder")
 

@@ -6,7 +6,8 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,7 +67,7 @@ class Filling:
         if self._like is None or not self._like[0].fit(records[0], chunk):
             columns = Columns(records[0], chunk)
             if not columns.are_small:
-                return self.fill(enumerate(records), chunk, reserve, clock, bad)
+                return self._put(columns, enumerate(records), chunk, reserve, clock, bad)
             self._like = columns, self.layout(columns.treespec, columns.specs, chunk)
         columns, layout = self._like
         arrays = layout.arrays(*reserve(layout.num_bytes))
@@ -90,14 +91,24 @@ class Filling:
     ) -> Built:
         """Records one by one, every leaf straight into its row of the slot."""
         row, first = next(rows)
-        columns = Columns(first, chunk)
+        all_rows = itertools.chain([(row, first)], rows)
+        return self._put(Columns(first, chunk), all_rows, chunk, reserve, clock, bad)
+
+    def _put(
+        self,
+        columns: Columns,
+        rows: Iterable[tuple[int, Any]],
+        chunk: Chunk,
+        reserve: Reserve,
+        clock: Clock,
+        bad: list[BadRecord],
+    ) -> Built:
         layout = self.layout(columns.treespec, columns.specs, chunk)
         arrays = own_rows(layout.arrays(*reserve(layout.num_bytes)), chunk)
         targets = columns.targets(arrays)
         places: Sequence[int] = range(chunk.num_rows)
         if isinstance(chunk, StreamChunk):
             places = chunk.pattern.rows.tolist()
-        columns.put(row, places[row], first, targets)
         for row, record in rows:
             columns.put(row, places[row], record, targets)
         objects = [

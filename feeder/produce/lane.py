@@ -157,15 +157,14 @@ class Lane:
         if snapshot.offset > self._marks[-1].offset:
             self._marks.append(snapshot)
 
-    def open_at(self, number: int, first: int, per_cycle: int) -> Open:
+    def open_at(self, first: int, per_cycle: int) -> Open:
         """Where it is, as long as the shard lasts that is open.
 
         Args:
-            number: The lane's, over all epochs.
             first: Records that it has given before some batch.
             per_cycle: Records that it gives until the batch that lies a cycle later.
         """
-        return Open(number, first, per_cycle, self._item, self._base, self._read_before)
+        return Open(self.number, first, per_cycle, self._item, self._base, self._read_before)
 
     def keep(self, first: int, records: list[Any]) -> None:
         """Keeps records that were read from `iterator`, from an offset on: `take` gives them."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feeder.plan.patterns import Pattern
-from feeder.produce.lane import Lane, LaneEnd
+from feeder.produce.lane import Lane, LaneEnd, SettledError
 from feeder.produce.snapshot import Report
 
 
@@ -99,7 +99,7 @@ class Lineup:
         lane.position = stop - missing
         try:
             lane.read_on(records, missing)
-        except LaneEnd:
+        except (LaneEnd, SettledError):  # or another thread has closed it meanwhile
             return False
         self.switched[lane.number] = stop
         return True
@@ -153,8 +153,7 @@ class Lineup:
             saves = [lane.save for lane in self.lanes.values()]
             self._saves = [] if None in saves else [save for save in saves if save is not None]
             places = [
-                tuple(lane.open_at(number, *self._ends[number]))
-                for number, lane in self.lanes.items()
+                tuple(lane.open_at(*self._ends[number])) for number, lane in self.lanes.items()
             ]
             self._told = (pickle.dumps(list(self.lanes), 5), pickle.dumps(places, 5))
         if not self._saves:
